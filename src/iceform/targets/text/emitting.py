@@ -1,0 +1,599 @@
+"""A traced algorithm becomes instructions on slots: loops as loops, samples in arrays.
+
+Components of vectors are apart: three features are three arrays with a cell for each sample. What
+differs from sample to sample is computed in loops over the samples; a mean is a sum in such a loop
+and a factor; ``attend`` is two of them, one for the scores and their maximum and one for the
+exponentials. ``repeat`` and ``while_`` are loops around all that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from iceform.computer.exact import whole
+from iceform.computer.graph import Block, Graph, Loop, Node
+from iceform.errors import ProgramError
+from iceform.targets.text.allocating import Element, Mark, TextCode, TextInstruction, TextPlace
+from iceform.targets.text.terms import TABLES, ScalarTerm, Slot, TermTable
+from iceform.targets.text.words import TextSizes
+
+__all__ = ["TextEmitter"]
+
+_ZERO, _ONE = Fraction(0), Fraction(1)
+
+
+class TextEmitter:
+    """Writes the instructions of one algorithm on one set of data.
+
+    Attributes
+    ----------
+    code
+        What was written.
+    data
+        What slots hold before the first instruction: a number, or one for each cell.
+    outputs
+        For each answer and component what it is read from: a slot, or a number.
+    indices
+        The slots that address arrays, and their names.
+    """
+
+    def __init__(
+        self, graph: Graph, X: Tensor, y: Tensor, parameters: dict[str, Tensor], sizes: TextSizes
+    ) -> None:
+        self.sizes, self.samples = sizes, len(X)
+        self.X, self.y, self.parameters = X, y, parameters
+        self.terms = TermTable()
+        self.code: TextCode = []
+        self.data: dict[Slot, list[Fraction]] = {}
+        self.outputs: dict[str, list[Slot | Fraction]] = {}
+        self.own, self.other, self.cell = Slot(False, "i"), Slot(False, "j"), Slot(False, "k")
+        self.indices = {self.own: "i", self.other: "j", self.cell: "k"}
+        self._tables: dict[str, Slot] = {}
+        self._values: dict[Node, list[ScalarTerm]] = {}
+        self._settled: dict[ScalarTerm, Slot] = {}  # terms that a slot holds
+        self._local: dict[ScalarTerm, Slot] = {}  # of the sample at hand, in a loop over samples
+        self._uses: Counter[ScalarTerm] = Counter()
+        self._index = self.own
+        self._depth = 0  # of loops around what is written
+        self._block(graph.block)
+        roots = {name: self._components(node) for name, node in graph.outputs.items()}
+        self._settle([t for parts in roots.values() for t in parts])
+        self.outputs = {name: [self._held(t) for t in parts] for name, parts in roots.items()}
+
+    # ------------------------------------------------------------------------ nodes and blocks
+
+    def _block(self, block: Block) -> None:
+        for item in block.items:
+            if isinstance(item, Loop):
+                self._loop(item)
+
+    def _components(self, node: Node) -> list[ScalarTerm]:
+        if node not in self._values:
+            self._values[node] = self._terms_of(node)
+        return self._values[node]
+
+    def _terms_of(self, node: Node) -> list[ScalarTerm]:
+        """The components of a node as terms of its arguments'."""
+        terms, width = self.terms, node.width or 1
+        args = [self._components(a) for a in node.args]
+
+        def each(k: int) -> list[ScalarTerm]:
+            return [a[k if len(a) > 1 else 0] for a in args]
+
+        rows = range(width)
+        if node.op in ("constant", "mask", "data", "parameter"):
+            return self._given(node)
+        if node.op == "add":
+            return [terms.add(*each(k)) for k in rows]
+        if node.op == "mul":
+            return [terms.product(*each(k)) for k in rows]
+        if node.op in ("maximum", "minimum"):
+            return [terms.call(node.op[:3], *each(k)) for k in rows]
+        if node.op == "step":
+            return [terms.call("step", *each(k)) for k in rows]
+        if node.op == "apply":
+            return [terms.formula(node.attr, a) for a in args[0]]
+        if node.op == "sum":
+            return [self._sum(args[0])]
+        if node.op == "mean":
+            share = Fraction(1, self.samples)
+            return [terms.affine(terms.total(a, self.samples), share) for a in args[0]]
+        if node.op == "concat":
+            return [a for parts in args for a in parts]
+        if node.op == "component":
+            return [args[0][node.attr]]
+        if node.op in ("spread", "bounded", "stored"):
+            return [each(k)[0] for k in rows]
+        if node.op == "attend":
+            bias = args[3][0] if len(args) > 3 else None
+            return terms.attended(args[0], args[1], args[2], bias, node.samples)
+        raise ProgramError(f"the operation {node.op} has no text")
+
+    def _given(self, node: Node) -> list[ScalarTerm]:
+        width = node.width or 1
+        if node.op == "constant":
+            return [self.terms.constant(float(node.attr))] * width
+        if node.op == "mask":
+            first, count = node.attr
+            return [self.terms.constant(int(first <= k < first + count)) for k in range(width)]
+        if node.op == "parameter":
+            given = self.parameters[node.attr].reshape(-1).tolist()
+            return [self.terms.constant(given[k if len(given) > 1 else 0]) for k in range(width)]
+        columns = self.X.T if node.attr == "x" else self.y[None]
+        slots = [Slot(True) for _ in columns]
+        for slot, column in zip(slots, columns, strict=True):
+            self.data[slot] = [Fraction(v) for v in column.tolist()]
+        return [self.terms.read(slot) for slot in slots]
+
+    def _sum(self, parts: Sequence[ScalarTerm]) -> ScalarTerm:
+        out = parts[0]
+        for part in parts[1:]:
+            out = self.terms.add(out, part)
+        return out
+
+    # ----------------------------------------------------------------------------------- loops
+
+    def _loop(self, loop: Loop) -> None:
+        """A loop of the algorithm: its states, its turns, what it leaves."""
+        turns = None
+        if loop.count is not None:
+            turns = whole(float(self._components(loop.count)[0].value))
+        starts = [t for c in loop.carried for t in self._components(c.start)]
+        states = [self._states(c.state, c.name) for c in loop.carried]
+        for carried, slots in zip(loop.carried, states, strict=True):
+            read = [self.terms.read(slot) for slot in slots]
+            self._values[carried.state] = self._values[carried.result] = read
+        wanted = [t for node in _from_outside(loop) for t in self._components(node)]
+        self._settle([*starts, *wanted])
+        pairs = []
+        for carried, slots in zip(loop.carried, states, strict=True):
+            begun = self._components(carried.start)
+            pairs += [(s, begun[k if len(begun) > 1 else 0]) for k, s in enumerate(slots)]
+        self._begin(pairs)
+        first = None if loop.first is None else self._components(loop.first)[0]
+        if turns == 0 or (first is not None and first.kind == "number" and first.value <= 0):
+            return
+        after = Mark()
+        count = self._counter(turns) if turns is not None else None
+        if first is not None and first.kind != "number":
+            self._jump_unless(first, after)
+        self._turns(loop, states, count)
+        self.code.append(after)
+
+    def _states(self, state: Node, name: str) -> list[Slot]:
+        return [
+            Slot(state.samples, name if k == 0 and not state.samples else "")
+            for k in range(state.width or 1)
+        ]
+
+    def _begin(self, pairs: list[tuple[Slot, ScalarTerm]]) -> None:
+        """Give states their first values: in the data where they are numbers and this runs once."""
+        rest = []
+        for slot, term in pairs:
+            if term.kind == "number" and self._depth == 0:
+                self.data[slot] = [term.value] * (self.samples if slot.array else 1)
+            else:
+                rest.append((slot, term))
+        self._copy(rest)
+
+    def _counter(self, turns: int) -> Slot:
+        count = Slot(False)
+        if self._depth == 0:
+            self.data[count] = [Fraction(turns)]
+        else:
+            self._emit(count, "copy", [Fraction(turns)])
+        return count
+
+    def _turns(self, loop: Loop, states: list[list[Slot]], count: Slot | None) -> None:
+        outer, self._settled = self._settled, dict(self._settled)
+        self._depth += 1
+        top = Mark()
+        self.code.append(top)
+        self._block(loop.body)
+        nexts = [self._components(c.next) for c in loop.carried]
+        again = None if loop.again is None else self._condition(self._components(loop.again)[0])
+        self._settle([t for new in nexts for t in new])
+        test = None
+        if again is not None:
+            test = Slot(False)
+            self._prepare([again])
+            self._into(test, again)
+        pairs = []
+        for slots, new in zip(states, nexts, strict=True):
+            pairs += [(s, new[k if len(new) > 1 else 0]) for k, s in enumerate(slots)]
+        self._copy(pairs)
+        if count is not None:
+            self._emit(count, "-", [count, _ONE], ">", top)
+        else:
+            assert test is not None
+            self._emit(test, "copy", [test], ">", top)
+        self._depth -= 1
+        self._settled = outer
+
+    def _condition(self, term: ScalarTerm) -> ScalarTerm:
+        """What is positive where a condition holds."""
+        return term.args[0] if term.kind == "call" and term.attr == "step" else term
+
+    def _jump_unless(self, term: ScalarTerm, target: Mark) -> None:
+        condition, test = self._condition(term), Slot(False)
+        self._prepare([condition])
+        self._into(test, condition)
+        self._emit(test, "copy", [test], "<=", target)
+
+    def _copy(self, pairs: list[tuple[Slot, ScalarTerm]]) -> None:
+        """Give slots new values all at once: none is overwritten before it has been read."""
+        moves = [(slot, self._held(term)) for slot, term in pairs]
+        moves = [(slot, place) for slot, place in moves if place is not slot]
+        lanes = [m for m in moves if m[0].array]
+        for slot, place in _in_order([m for m in moves if not m[0].array]):
+            self._emit(slot, "copy", [place])
+        if lanes:
+            with self._over_samples():
+                for slot, place in _in_order(lanes):
+                    self._emit(self._cell_of(slot), "copy", [self._element(place)])
+
+    def _element(self, place: TextPlace) -> TextPlace:
+        return self._cell_of(place) if isinstance(place, Slot) else place
+
+    def _cell_of(self, slot: Slot) -> Slot | Element:
+        """A scalar itself, of an array the cell of the sample at hand."""
+        return Element(slot, self._index) if slot.array else slot
+
+    # ---------------------------------------------------------------------- terms become slots
+
+    def _held(self, term: ScalarTerm) -> Slot | Fraction:
+        """Where a settled term is."""
+        if term.kind == "number":
+            return term.value
+        if term.kind == "read":
+            slot: Slot = term.attr
+            return slot
+        return self._settled[term]
+
+    def _is_held(self, term: ScalarTerm) -> bool:
+        return term.kind in ("number", "read") or term in self._settled
+
+    def _prepare(self, roots: Sequence[ScalarTerm]) -> None:
+        """Everything that needs loops over the samples, so that scalar roots can be written."""
+        terms = self._reachable(roots)
+        open_ = [t for t in terms if not self._is_held(t)]
+        self._uses = Counter(a for t in open_ for a in t.args)
+        self._uses.update(roots)
+        stage = dict.fromkeys(terms, 0)
+        for t in open_:  # arguments come before what is made of them
+            stage[t] = max(stage[a] for a in t.args) + (t.kind in ("total", "attended"))
+        kept = [t for t in terms if self._needs_array(t, roots, terms, stage)]
+        for level in range(max(stage.values(), default=0) + 1):
+            here = [t for t in kept if stage[t] == level and t.kind != "part"]
+            sums = [t for t in terms if t.kind == "total" and stage[t] == level + 1]
+            self._sample_loop(here, [t for t in sums if not self._is_held(t)])
+            for t in terms:
+                if t.kind == "attended" and stage[t] == level + 1 and t not in self._settled:
+                    self._attend(t)
+
+    def _settle(self, roots: Sequence[ScalarTerm]) -> None:
+        """Write what the roots need; a scalar is in a slot then, a lane in an array."""
+        self._prepare(roots)
+        for root in roots:
+            if not root.lane and not self._is_held(root):
+                self._operand(root)
+
+    def _reachable(self, roots: Iterable[ScalarTerm]) -> list[ScalarTerm]:
+        """The terms that roots are made of and that are not held, arguments first."""
+        seen: dict[ScalarTerm, None] = {}
+
+        def visit(term: ScalarTerm) -> None:
+            if term not in seen:
+                if not self._is_held(term):
+                    for a in term.args:
+                        visit(a)
+                seen[term] = None
+
+        for root in roots:
+            visit(root)
+        return list(seen)
+
+    def _needs_array(
+        self, term: ScalarTerm, roots: Sequence[ScalarTerm], terms: list[ScalarTerm],
+        stage: dict[ScalarTerm, int],
+    ) -> bool:  # fmt: skip
+        """Whether a lane is read by a later loop than the one that computes it."""
+        if not term.lane or self._is_held(term):
+            return False
+        if term in roots:
+            return True
+        readers = [t for t in terms if term in t.args and not self._is_held(t)]
+        return any(
+            t.kind == "attended" or (t.kind != "total" and stage[t] > stage[term]) for t in readers
+        )
+
+    @contextmanager
+    def _over_samples(
+        self, index: Slot | None = None, held: Sequence[Slot] = ()
+    ) -> Iterator[None]:
+        """A loop over the samples around what is written meanwhile."""
+        index = self.own if index is None else index
+        outer_index, outer_local = self._index, self._local
+        self._index, self._local = index, dict(outer_local)
+        self._emit(index, "copy", [Fraction(self.samples - 1)])
+        top = Mark()
+        self.code.append(top)
+        yield
+        end = self._emit(index, "-", [index, _ONE], ">=", top)
+        end.over_samples, end.held = True, tuple(held)
+        self._index, self._local = outer_index, outer_local
+
+    def _sample_loop(self, arrays: list[ScalarTerm], sums: list[ScalarTerm]) -> None:
+        if not arrays and not sums:
+            return
+        for term in (*arrays, *(s.args[0] for s in sums)):
+            self._hoist(term)
+        slots = {term: Slot(True) for term in arrays}
+        totals = {term: Slot(False) for term in sums}
+        for slot in totals.values():
+            self._emit(slot, "copy", [_ZERO])
+        with self._over_samples():
+            for term, slot in slots.items():
+                self._into(Element(slot, self._index), term)
+                self._settled[term] = slot
+            for term, slot in totals.items():
+                self._add_to(slot, term.args[0])
+        self._settled.update(totals)
+
+    def _hoist(self, term: ScalarTerm) -> None:
+        """Compute what is the same for all samples before a loop over them."""
+        for a in term.args:
+            if a.lane:
+                if not self._is_held(a):
+                    self._hoist(a)
+            elif a.kind == "affine" and term.kind in ("add", "affine"):
+                self._operand(a.args[0])
+            else:
+                self._operand(a)
+
+    # ---------------------------------------------------------------------------- instructions
+
+    def _emit(
+        self, dst: Slot | Element, operation: str, operands: list[TextPlace],
+        test: str | None = None, target: Mark | None = None,
+    ) -> TextInstruction:  # fmt: skip
+        instruction = TextInstruction(dst, operation, operands, test, target)
+        self.code.append(instruction)
+        return instruction
+
+    def _operand(self, term: ScalarTerm) -> TextPlace:
+        """Where a term is; it is written first if it is nowhere yet."""
+        if self._is_held(term):
+            return self._element(self._held(term))
+        if term not in self._local:
+            slot = Slot(False)
+            self._into(slot, term)
+            if not term.lane:
+                self._settled[term] = slot
+                return slot
+            self._local[term] = slot
+        return self._local[term]
+
+    def _into(self, dst: Slot | Element, term: ScalarTerm) -> None:
+        """Write a term's value to a place."""
+        if self._is_held(term) or term in self._local or term.kind in ("total", "part"):
+            self._emit(dst, "copy", [self._operand(term)])
+        elif term.kind in ("add", "affine"):
+            self._chain(dst, None, term)
+        elif term.kind == "product":
+            self._emit(dst, "*", [self._operand(a) for a in term.args])
+        elif term.kind == "call":
+            self._emit(dst, term.attr, [self._operand(a) for a in term.args])
+        else:
+            self._look_up(dst, term)
+
+    def _add_to(self, slot: Slot, term: ScalarTerm) -> None:
+        self._chain(slot, slot, term)
+
+    def _chain(self, dst: Slot | Element, start: Slot | None, term: ScalarTerm) -> None:
+        """``dst = start + term`` for a sum: one line for each part, products included."""
+        parts, shift = self._parts(term, term.lane, top=True)
+        plain: list[tuple[bool, TextPlace]] = []
+        products: list[tuple[bool, list[TextPlace]]] = []
+        for atom, factor in parts.items():
+            up = factor > 0
+            if abs(factor) != 1:
+                products.append((up, [abs(factor), self._operand(atom)]))
+            elif atom.kind == "product" and self._single(atom, term.lane):
+                products.append((up, [self._operand(a) for a in atom.args]))
+            else:
+                plain.append((up, self._operand(atom)))
+        if shift:
+            plain.append((shift > 0, abs(shift)))
+        self._lines(dst, start, plain, products)
+
+    def _lines(
+        self, dst: Slot | Element, start: Slot | None, plain: list[tuple[bool, TextPlace]],
+        products: list[tuple[bool, list[TextPlace]]],
+    ) -> None:  # fmt: skip
+        if not self.sizes.third_operand:
+            for up, factors in products:
+                slot = Slot(False)
+                self._emit(slot, "*", factors)
+                plain.append((up, slot))
+            products = []
+        plain.sort(key=lambda p: not p[0])
+        products.sort(key=lambda p: not p[0])
+        total: TextPlace | None = start
+        steps: list[tuple[str, list[TextPlace]]] = []
+        if total is None and plain and plain[0][0]:
+            total = plain.pop(0)[1]
+        if total is None and products and products[0][0]:
+            steps.append(("*", products.pop(0)[1]))
+            total = _RUNNING
+        if total is None:
+            total = _ZERO
+        for up, factors in products:
+            steps.append(("c + a * b" if up else "c - a * b", [total, *factors]))
+            total = _RUNNING
+        for up, place in plain:
+            steps.append(("+" if up else "-", [total, place]))
+            total = _RUNNING
+        if not steps:
+            steps.append(("copy", [total]))
+        last: Slot | Element = dst
+        for k, (operation, places) in enumerate(steps):
+            to = dst if k == len(steps) - 1 or start is not None else Slot(False)
+            self._emit(to, operation, [last if p is _RUNNING else p for p in places])
+            last = to
+
+    def _parts(
+        self, term: ScalarTerm, lane: bool, *, top: bool = False
+    ) -> tuple[dict[ScalarTerm, Fraction], Fraction]:
+        """A sum as factors of terms that are not sums of this place, and a number."""
+        if term.kind == "number":
+            return {}, term.value
+        if self._is_held(term) or term in self._local:
+            return {term: _ONE}, _ZERO
+        open_ = top or self._single(term, lane)
+        if term.kind == "affine":
+            factor, shift = term.attr
+            inner = term.args[0]
+            if abs(factor) == 1 and open_:
+                parts, number = self._parts(inner, lane)
+                return {a: f * factor for a, f in parts.items()}, number * factor + shift
+            return {inner: factor}, shift
+        if term.kind == "add" and open_:
+            parts, number = self._parts(term.args[0], lane)
+            others, more = self._parts(term.args[1], lane)
+            out = dict(parts)
+            for atom, factor in others.items():
+                out[atom] = out.get(atom, _ZERO) + factor
+            return {a: f for a, f in out.items() if f}, number + more
+        return {term: _ONE}, _ZERO
+
+    def _single(self, term: ScalarTerm, lane: bool) -> bool:
+        """Whether a term is computed where it is used: once, in this loop."""
+        return (
+            self._uses[term] <= 1
+            and term.lane == lane
+            and term not in self._local
+            and not self._is_held(term)
+        )
+
+    # ---------------------------------------------------------------------- softmax and tables
+
+    def _attend(self, term: ScalarTerm) -> None:
+        """A softmax over the samples, for one query or for the query of each sample."""
+        width, count, biased = term.attr
+        query, rest = term.args[:width], term.args[width:]
+        key, rest = rest[:width], rest[width:]
+        value, bias = rest[:count], rest[count:]
+        whole_arrays = [s for t in (*key, *value, *bias) if isinstance(s := self._held(t), Slot)]
+        parts = [self.terms._make("part", (term,), k, term.lane) for k in range(count)]
+        for q in query:
+            if not q.lane:
+                self._operand(q)
+        for slot, part in zip((Slot(term.lane) for _ in parts), parts, strict=True):
+            self._settled[part] = slot
+        self._settled[term] = Slot(term.lane)  # never written: the parts are
+        outs = [self._settled[part] for part in parts]
+        if not term.lane:
+            self._softmax(query, key, value, bias, outs)
+            return
+        for q in query:
+            self._hoist(q)
+        arrays = [s for s in whole_arrays if s.array]
+        with self._over_samples(held=arrays):
+            for q in query:
+                self._operand(q)
+            self._softmax(query, key, value, bias, [self._cell_of(o) for o in outs])
+
+    def _softmax(
+        self, query: Sequence[ScalarTerm], key: Sequence[ScalarTerm], value: Sequence[ScalarTerm],
+        bias: Sequence[ScalarTerm], outs: Sequence[Slot | Element],
+    ) -> None:  # fmt: skip
+        queries = [self._operand(q) for q in query]
+        scores, top, total = Slot(True), Slot(False), Slot(False)
+        sums = [Slot(False) for _ in value]
+        self._emit(top, "copy", [-self.sizes.format.value(self.sizes.format.largest)])
+        with self._over_samples(self.other):
+            score = Element(scores, self._index)
+            plain = [(True, self._operand(b)) for b in bias]
+            products = [(True, [q, self._operand(k)]) for q, k in zip(queries, key, strict=True)]
+            self._lines(score, None, plain, products)
+            self._emit(top, "max", [top, score])
+        for slot in (total, *sums):
+            self._emit(slot, "copy", [_ZERO])
+        with self._over_samples(self.other):
+            weight = Slot(False)
+            self._emit(weight, "-", [Element(scores, self._index), top])
+            self._emit(weight, "exp", [weight])
+            self._emit(total, "+", [total, weight])
+            for slot, v in zip(sums, value, strict=True):
+                self._lines(slot, slot, [], [(True, [weight, self._operand(v)])])
+        share = Slot(False)
+        self._emit(share, "recip", [total])
+        for out, slot in zip(outs, sums, strict=True):
+            self._emit(out, "*", [slot, share])
+
+    def _look_up(self, dst: Slot | Element, term: ScalarTerm) -> None:
+        """A function of one's own: a table in an array, and a straight line between two cells."""
+        function, end = TABLES[term.attr]
+        last = self.sizes.cells - 2  # the line above the last argument needs one cell more
+        if term.attr not in self._tables:
+            slot = self._tables[term.attr] = Slot(True)
+            points = torch.arange(last + 2).tolist()
+            self.data[slot] = [Fraction(function(end * p / last)) for p in points]
+        table, place, rest, low = self._tables[term.attr], Slot(False), Slot(False), Slot(False)
+        entry = Element(table, self.cell)
+        self._emit(place, "*", [self._operand(term.args[0]), Fraction(last / end)])
+        self._emit(self.cell, "floor", [place])
+        self._emit(rest, "-", [place, self.cell])
+        self._emit(low, "copy", [entry])
+        self._emit(self.cell, "+", [self.cell, _ONE])
+        rise = Slot(False)
+        self._emit(rise, "-", [entry, low])
+        self._lines(dst, None, [(True, low)], [(True, [rest, rise])])
+
+
+_RUNNING = Slot(False, "the result of the line before")
+
+
+def _from_outside(loop: Loop) -> list[Node]:
+    """The nodes that a loop reads and that are not computed in it."""
+    inside = set(loop.body.walk()) | {c.state for c in loop.carried}
+    inside |= {c.state for inner in loop.body.loops() for c in inner.carried}
+    read: dict[Node, None] = {}
+
+    def visit(block: Block) -> None:
+        for item in block.items:
+            if isinstance(item, Loop):
+                ends = [c.start for c in item.carried] + [c.next for c in item.carried]
+                read.update(dict.fromkeys(n for n in (*ends, item.first, item.again) if n))
+                visit(item.body)
+            else:
+                read.update(dict.fromkeys(item.args))
+
+    visit(loop.body)
+    ends = [c.next for c in loop.carried] + [n for n in (loop.again,) if n]
+    read.update(dict.fromkeys(ends))
+    return [n for n in read if n not in inside]
+
+
+def _in_order(
+    moves: Sequence[tuple[Slot, TextPlace]],
+) -> Iterator[tuple[Slot, TextPlace]]:
+    """Moves one after the other that have the effect of all at once."""
+    left = list(moves)
+    while left:
+        for k, (slot, _) in enumerate(left):
+            if all(place is not slot for j, (_, place) in enumerate(left) if j != k):
+                yield left.pop(k)
+                break
+        else:  # a cycle: one of its values is put aside
+            slot = left[0][0]
+            aside = Slot(False)
+            yield aside, slot
+            left = [(s, aside if p is slot else p) for s, p in left]

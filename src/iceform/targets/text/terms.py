@@ -1,0 +1,277 @@
+"""An algorithm's values as scalar expressions: one per component, the same one only once.
+
+A term is ``number``, ``read`` (of a slot), ``affine`` (coefficient times a term plus a constant),
+``add``, ``product``, ``call`` (of a function that the text machine has), ``table`` (of one that it
+has not), ``total`` (the sum over the samples), ``attended`` (a softmax over the samples) or
+``part`` (one component of that). A term that differs from sample to sample is *lane*.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from iceform.errors import ProgramError
+from iceform.functions.formulas import trees
+
+__all__ = ["ScalarTerm", "Slot", "TermTable"]
+
+_LARGEST_POWER = 16  # by repeated products; above, by exponential and logarithm
+
+
+@dataclass(eq=False)
+class Slot:
+    """A scalar, or an array with a cell for each sample, before it has a name."""
+
+    array: bool
+    hint: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class ScalarTerm:
+    """One expression; see the module."""
+
+    kind: str
+    args: tuple[ScalarTerm, ...]
+    attr: Any
+    lane: bool
+    number: int  # in the order in which terms were made
+
+    @property
+    def value(self) -> Fraction:
+        """Of a number."""
+        assert isinstance(self.attr, Fraction)
+        return self.attr
+
+
+class TermTable:
+    """Makes terms, simplified as they are made; equal ones are one object."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[Any, ...], ScalarTerm] = {}
+
+    def _make(
+        self, kind: str, args: tuple[ScalarTerm, ...], attr: Any = None, lane: bool | None = None
+    ) -> ScalarTerm:
+        key = (kind, tuple(a.number for a in args), attr)
+        if key not in self._made:
+            lane = any(a.lane for a in args) if lane is None else lane
+            self._made[key] = ScalarTerm(kind, args, attr, lane, len(self._made))
+        return self._made[key]
+
+    def constant(self, value: float | Fraction) -> ScalarTerm:
+        """A number, exactly."""
+        return self._make("number", (), Fraction(value))
+
+    def read(self, slot: Slot) -> ScalarTerm:
+        """What a slot holds: of the sample at hand, if it is an array."""
+        return self._make("read", (), slot, slot.array)
+
+    def affine(self, a: ScalarTerm, factor: Fraction, shift: Fraction | int = 0) -> ScalarTerm:
+        """Factor times a plus shift."""
+        if a.kind == "number" or factor == 0:
+            return self.constant(shift + (factor * a.value if factor else 0))
+        if a.kind == "affine":
+            inner, moved = a.attr
+            return self.affine(a.args[0], factor * inner, factor * moved + shift)
+        if factor == 1 and shift == 0:
+            return a
+        return self._make("affine", (a,), (Fraction(factor), Fraction(shift)))
+
+    def add(self, a: ScalarTerm, b: ScalarTerm) -> ScalarTerm:
+        """The sum."""
+        for one, other in ((a, b), (b, a)):
+            if one.kind == "number":
+                return self.affine(other, Fraction(1), one.value)
+        (p, c, u), (q, d, v) = _split(a), _split(b)
+        if u is v:
+            return self.affine(u, p + q, c + d)
+        return self._make("add", (a, b))
+
+    def subtract(self, a: ScalarTerm, b: ScalarTerm) -> ScalarTerm:
+        """The difference."""
+        return self.add(a, self.affine(b, Fraction(-1)))
+
+    def product(self, a: ScalarTerm, b: ScalarTerm) -> ScalarTerm:
+        """The product; that of a term and its reciprocal is 1."""
+        for one, other in ((a, b), (b, a)):
+            if one.kind == "number":
+                return self.affine(other, one.value)
+            if one.kind == "affine" and one.attr[1] == 0:
+                return self.affine(self.product(one.args[0], other), one.attr[0])
+            if one.kind == "call" and one.attr == "recip" and one.args[0] is other:
+                return self.constant(1)
+        return self._make("product", (a, b) if a.number <= b.number else (b, a))
+
+    def call(self, name: str, *args: ScalarTerm) -> ScalarTerm:
+        """A function of the machine; ``step`` and ``recip`` free of scales."""
+        a = args[0]
+        if a.kind == "affine" and name == "recip" and a.attr[1] == 0:
+            return self.affine(self.call(name, a.args[0]), 1 / a.attr[0])
+        if a.kind == "affine" and name == "step":
+            factor, shift = a.attr
+            sign = Fraction(1 if factor > 0 else -1)
+            args = (self.affine(a.args[0], sign, shift / abs(factor)),)
+        if all(x.kind == "number" for x in args):
+            return self.constant(_in_floats(name, *(float(x.value) for x in args)))
+        return self._make("call", args, name)
+
+    def table(self, name: str, a: ScalarTerm) -> ScalarTerm:
+        """A function that the machine has not, at arguments from 0 to its table's end."""
+        return self._make("table", (a,), name)
+
+    def total(self, a: ScalarTerm, samples: int) -> ScalarTerm:
+        """The sum over the samples."""
+        if not a.lane:
+            return self.affine(a, Fraction(samples))
+        if a.kind == "affine":
+            factor, shift = a.attr
+            return self.affine(self.total(a.args[0], samples), factor, samples * shift)
+        if a.kind == "product":
+            for one, other in (a.args, a.args[::-1]):
+                if not one.lane:
+                    return self.product(one, self.total(other, samples))
+        return self._make("total", (a,), None, False)
+
+    def attended(
+        self, query: list[ScalarTerm], key: list[ScalarTerm], value: list[ScalarTerm],
+        bias: ScalarTerm | None, lane: bool,
+    ) -> list[ScalarTerm]:  # fmt: skip
+        """The components of a softmax over the samples."""
+        args = (*query, *key, *value, *(() if bias is None else (bias,)))
+        whole = self._make("attended", args, (len(query), len(value), bias is not None), lane)
+        return [self._make("part", (whole,), k, lane) for k in range(len(value))]
+
+    # ------------------------------------------------------------------------------- formulas
+
+    def formula(self, tree: trees.Node, z: ScalarTerm) -> ScalarTerm:
+        """A formula's tree at a term, by what the machine has."""
+        if isinstance(tree, trees.Variable):
+            return z
+        if isinstance(tree, trees.Number):
+            return self.constant(tree.value)
+        if tree.name == "^":
+            return self.power(self.formula(tree.arguments[0], z), tree.arguments[1])
+        args = [self.formula(a, z) for a in tree.arguments]
+        rule = _COMPOSED.get(tree.name)
+        return rule(self, *args) if rule is not None else self.call(tree.name, *args)
+
+    def power(self, base: ScalarTerm, exponent: trees.Node) -> ScalarTerm:
+        """A power with a constant exponent."""
+        if not isinstance(exponent, trees.Number):
+            raise ProgramError("a power whose exponent varies has no text; write exp(b log(a))")
+        by = exponent.value
+        if by < 0:
+            if by == Fraction(-1, 2):
+                return self.call("rsqrt", base)
+            return self.call("recip", self.power(base, trees.Number(-by)))
+        if by == Fraction(1, 2):
+            return self.call("sqrt", base)
+        if by.denominator == 1 and by <= _LARGEST_POWER:
+            out = self.constant(1)
+            for _ in range(int(by)):
+                out = self.product(out, base)
+            return out
+        return self.call("exp", self.affine(self.call("log", base), by))
+
+    def sign(self, a: ScalarTerm) -> ScalarTerm:
+        """1, 0 or -1."""
+        return self.subtract(self.call("step", a), self.call("step", self.affine(a, Fraction(-1))))
+
+
+def _split(a: ScalarTerm) -> tuple[Fraction, Fraction, ScalarTerm]:
+    if a.kind == "affine":
+        return *a.attr, a.args[0]
+    return Fraction(1), Fraction(0), a
+
+
+def _in_floats(name: str, *args: float) -> float:
+    """A function of constants."""
+    a = args[0]
+    plain: dict[str, Callable[[], float]] = {
+        "recip": lambda: 1 / a,
+        "rsqrt": lambda: a**-0.5,
+        "sigmoid": lambda: 1 / (1 + math.exp(-a)),
+        "step": lambda: float(a > 0),
+        "abs": lambda: abs(a),
+        "max": lambda: max(args),
+        "min": lambda: min(args),
+    }
+    try:
+        return plain[name]() if name in plain else float(getattr(math, name)(a))
+    except (ValueError, ArithmeticError):
+        raise ProgramError(f"{name}({a:g}) has no value. Change the parameter it is of.") from None
+
+
+def _exp_of(t: TermTable, a: ScalarTerm, factor: int) -> ScalarTerm:
+    return t.call("exp", t.affine(a, Fraction(factor)))
+
+
+def _half_sum(t: TermTable, a: ScalarTerm, sign: int) -> ScalarTerm:
+    """(e^a + sign e^-a) / 2."""
+    both = t.add(_exp_of(t, a, 1), t.affine(_exp_of(t, a, -1), Fraction(sign)))
+    return t.affine(both, Fraction(1, 2))
+
+
+def _log1p_exp(t: TermTable, a: ScalarTerm, factor: int) -> ScalarTerm:
+    """log(1 + e^(factor |a|)), factor < 0."""
+    return t.call("log", t.affine(_exp_of(t, t.call("abs", a), factor), Fraction(1), 1))
+
+
+def _logcosh(t: TermTable, a: ScalarTerm) -> ScalarTerm:
+    return t.affine(
+        t.add(t.call("abs", a), _log1p_exp(t, a, -2)), Fraction(1), Fraction(-math.log(2))
+    )
+
+
+def _max0(t: TermTable, a: ScalarTerm) -> ScalarTerm:
+    return t.call("max", a, t.constant(0))
+
+
+def _half_step(t: TermTable, a: ScalarTerm) -> ScalarTerm:
+    """The formulas' step: 1/2 at 0."""
+    return t.affine(t.sign(a), Fraction(1, 2), Fraction(1, 2))
+
+
+def _atan(t: TermTable, a: ScalarTerm) -> ScalarTerm:
+    """By a table of [0, 1]: beyond, pi/2 minus that of the reciprocal."""
+    size = t.call("abs", a)
+    small = t.table("atan", t.call("min", size, t.call("recip", size)))
+    large = t.affine(small, Fraction(-2), Fraction(math.pi / 2))
+    beyond = t.call("step", t.affine(size, Fraction(1), -1))
+    return t.product(t.sign(a), t.add(small, t.product(beyond, large)))
+
+
+def _erf(t: TermTable, a: ScalarTerm) -> ScalarTerm:
+    size = t.call("min", t.call("abs", a), t.constant(TABLES["erf"][1]))
+    return t.product(t.sign(a), t.table("erf", size))
+
+
+# functions that are tables in an array: the function, and where the table that begins at 0 ends
+TABLES: dict[str, tuple[Callable[[float], float], float]] = {
+    "atan": (math.atan, 1.0),
+    "erf": (math.erf, 3.0),
+}
+_COMPOSED: dict[str, Callable[..., ScalarTerm]] = {
+    "+": lambda t, a, b: t.add(a, b),
+    "-": lambda t, a, b: t.subtract(a, b),
+    "*": lambda t, a, b: t.product(a, b),
+    "/": lambda t, a, b: t.product(a, t.call("recip", b)),
+    "neg": lambda t, a: t.affine(a, Fraction(-1)),
+    "relu": _max0,
+    "clip": lambda t, a, low, high: t.call("min", t.call("max", a, low), high),
+    "sign": lambda t, a: t.sign(a),
+    "step": _half_step,
+    "cosh": lambda t, a: _half_sum(t, a, 1),
+    "sinh": lambda t, a: _half_sum(t, a, -1),
+    "expm1": lambda t, a: t.affine(t.call("exp", a), Fraction(1), -1),
+    "log1p": lambda t, a: t.call("log", t.affine(a, Fraction(1), 1)),
+    "logcosh": _logcosh,
+    "softplus": lambda t, a: t.add(_max0(t, a), _log1p_exp(t, a, -1)),
+    "tan": lambda t, a: t.product(t.call("sin", a), t.call("recip", t.call("cos", a))),
+    "atan": _atan,
+    "erf": _erf,
+}
