@@ -10,10 +10,11 @@ function of one operand at it. Table tokens hold the rows of the look-ups that r
 :math:`c_j = c_{j-1} - (s_j - s_{j-1}) b_j` that is row j for :math:`b_j < x < b_{j+1}`, and at a
 distance d from :math:`b_j` the two rows differ by :math:`\sigma (s_j - s_{j-1}) d`.
 
-**Rounding.** A result is a multiple of a *granule*. In steps of the levels around it, the granule of
-a sum is at least :math:`2^{-\text{coarsest}}`, of a product :math:`2^{-\max(\text{bits},
-\text{fraction})}`, of c + a b :math:`2^{-\text{coarsest} - \text{fraction}}`. All boundaries lie half
-a granule below the ties, so that ties go up and every result keeps that distance from them.
+**Rounding.** A result is a multiple of a *granule*. In segment j, whose levels are :math:`2^j` units
+apart, a granule is at least so many steps: of a sum :math:`2^{-j}`, of a product
+:math:`2^{-\text{bits}}` (:math:`2^{-\text{fraction}}` for j = 0), of c + a b
+:math:`2^{-\text{fraction} - j}`. All boundaries lie half a granule below the ties, so that ties go
+up and every result keeps its distance from them.
 """
 
 from __future__ import annotations
@@ -219,31 +220,36 @@ class TextFeatures:
 
     # ------------------------------------------------------------------------- look-ups
 
-    @property
-    def granule(self) -> int:
-        """Minus log2 of the least granule of a result, in steps."""
+    def shift(self, segment: int) -> float:
+        """By how much boundaries of a segment lie below ties, in steps: half the least granule."""
         f = self.format
         if self.sizes.third_operand:
-            return f.coarsest + f.fraction
-        return max(f.coarsest, f.bits, f.fraction)
+            return 2.0 ** -(f.fraction + segment + 1)
+        return 2.0 ** -(max(segment, f.bits if segment else f.fraction) + 1)
+
+    @property
+    def least_shift(self) -> float:
+        """Of all segments."""
+        return min(self.shift(j) for j in range(self.segments - 1))
 
     def segment_rows(self, sign: int) -> LookUpRows:
         """Exponents of sign * result: row 0 below 2^bits units, one a binade, the last saturates."""
         unit = 2.0 ** -(self.format.fraction + self.format.top)  # in results over 2^top
-        half = 2.0**self.format.bits - 0.5 - sign * 2.0 ** -(self.granule + 1)
         powers = [2.0 ** (self.format.bits + j) * unit for j in range(self.segments - 1)]
-        boundaries = [half * 2.0**j * unit for j in range(self.segments - 1)]
+        half = 2.0**self.format.bits - 0.5
+        boundaries = [
+            (half - sign * self.shift(j)) * 2.0**j * unit for j in range(self.segments - 1)
+        ]
         slopes = [-sum(1 / p for p in powers[j:]) for j in range(self.segments)]
         return LookUpRows(tuple(slopes), tuple(boundaries))
 
     def digit_rows(self, digit: int) -> tuple[LookUpRows, tuple[float, ...]]:
-        """Rows and centres of a digit of the mantissa, over 2^bits."""
+        """Rows and centres of a digit of the mantissa, over 2^bits; boundaries are the ties."""
         scale = 2.0**-self.format.bits
         width = 2.0 ** sum(self.digits[digit + 1 :])
         count = 2 ** self.digits[digit]
         low = -(2.0**self.format.bits) if digit == 0 else -(count * width - 1) / 2
-        shift = 0.5 + 2.0 ** -(self.granule + 1)
-        boundaries = [(low + j * width - shift) * scale for j in range(1, count)]
+        boundaries = [(low + j * width - 0.5) * scale for j in range(1, count)]
         slopes = [(j - (count - 1) / 2) / (width * scale) for j in range(count)]
         centres = [(low + j * width + (width - 1) / 2) * scale for j in range(count)]
         return LookUpRows(tuple(slopes), tuple(boundaries)), tuple(centres)

@@ -353,7 +353,7 @@ class TextLayers:
 
     def _exponents(self) -> Iterator[Head]:
         f = self.features
-        least = 2.0 ** -(f.format.bits + f.granule + 1)
+        least = f.least_shift * 2.0**-f.format.bits
         last = f.segments - 1
         for sign, offset, role in ((1, "segment.above", "positive"), (-1, "segment.below", "negative")):
             x = reads("result", float(sign))
@@ -368,13 +368,15 @@ class TextLayers:
         for j in range(self.features.segments - 1):
             power = 2.0 ** (f.fraction + f.top - f.bits - j)
             exponent = reads("exponent", 1.0, j)
-            yield self._if(f"over 2^{j - f.fraction}", [exponent], reads("result"), "rest", power)
+            shift = self.features.shift(j) / 2**f.bits / power
+            value = plus(reads("result"), reads("one", shift), reads("start", -shift))
+            yield self._if(f"over 2^{j - f.fraction}", [exponent], value, "rest", power)
 
     def _digit(self, digit: int) -> Head:
         f, at = self.features, f"digit{digit}"
         rows, _ = f.digit_rows(digit)
         width = 2.0 ** sum(f.digits[digit + 1 :])
-        least = 2.0 ** -(f.granule + 1) / width
+        least = f.least_shift / width
         logit = self._rows(reads("rest"), rows, at, f"{at}.slope", f"{at}.offset", least)
         moves = [
             Move(reads(f"{at}.centre", -1.0), {("rest", 0): 1.0}),
