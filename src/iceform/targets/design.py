@@ -8,11 +8,11 @@ exact, whatever the norm does).
 A stream holds the features in one of two ways. *Mirrored*: every feature f twice, as f in the
 first half of the stream and as -f in the second (``rounding`` says why). A coefficient c of a row
 becomes c/2 and -c/2; a coefficient c of a write becomes c and -c. *Ballasted*, for norms with an
-epsilon that a trained model could have: every feature once, beside four places of the stream's own.
-Two hold +C and -C, so large that the norm's root hardly depends on the features; one, ``balance``,
-is minus the sum of all features, so that the mean is 0 but for rounding; one is always 0, and what a
-row reads is a difference to it, in which any mean cancels. Between the heads stock blocks do
-nothing: the feed-forward maps are zero.
+epsilon that a trained model could have: every feature once, beside places of the stream's own.
+Two hold +C and -C, so large that the norm's root hardly depends on the features; one, ``nil``, is
+always 0, and what a row reads is a difference to it, in which any mean cancels; the last ones,
+``balance``, share minus the sum of all features, so that the mean is 0 but for rounding. Between the
+heads stock blocks do nothing: the feed-forward maps are zero.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from iceform.targets.rotation import Rotation
 from iceform.targets.rounding import EPSILON
 
 Place = tuple[str, int]
-_OWN = ("plus", "minus", "nil", "balance")  # places of a ballasted stream after the features
+_BALANCE = 32  # places that share minus the sum of the features
+_OWN = ("plus", "minus", "nil", "balance")  # of a ballasted stream, after the features
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ class Design:
         size = self.head_size
         most = max(len(layer) for layer in self.layers)
         held = self.features.total if self.rotation is None else self.rotation.total
-        places = held + len(_OWN) if self.ballast else 2 * held
+        places = held + len(_OWN) - 1 + _BALANCE if self.ballast else 2 * held
         return max(most, -(-places // size))
 
     @property
@@ -181,7 +182,8 @@ class Design:
         if not self.ballast:
             return mirrored(self, features)
         out = self._padded(features)
-        out[..., self._own("balance")] = -features.sum(-1)
+        first = self._own("balance")
+        out[..., first : first + _BALANCE] = -features.sum(-1, keepdim=True) / _BALANCE
         return out
 
     def readout(self, scores: Float[Tensor, "*b f"]) -> Float[Tensor, "*b h"]:
@@ -199,8 +201,9 @@ class Design:
 
     def own_places(self) -> dict[str, list[int]]:
         """Where a ballasted stream holds what is no feature, by name: first place, one past it."""
+        widths = dict.fromkeys(_OWN, 1) | {"balance": _BALANCE}
         names = _OWN if self.ballast else ()
-        return {name: [self._own(name), self._own(name) + 1] for name in names}
+        return {name: [self._own(name), self._own(name) + widths[name]] for name in names}
 
     def _own(self, name: str) -> int:
         return self.features.total + _OWN.index(name)

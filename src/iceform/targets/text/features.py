@@ -3,18 +3,14 @@ r"""What a token of the text machine holds: named features, and those that each 
 Names of labels, variables, indices and cells are codes of bits +-1. A number word holds its value
 over 2^top, its sign, the bits of its magnitude (one feature a bit for positive numbers, one for
 negative ones), the code of the cell that it addresses if it is whole, and the value of every
-function of one operand at it. Table tokens hold the rows of the look-ups that round a result.
-
-**Look-ups.** Row j has a slope :math:`s_j` and an offset :math:`c_j`; a head with the logits
-:math:`\sigma (s_j x + c_j)` sees the row whose line is highest at x. With rising slopes and
-:math:`c_j = c_{j-1} - (s_j - s_{j-1}) b_j` that is row j for :math:`b_j < x < b_{j+1}`, and at a
-distance d from :math:`b_j` the two rows differ by :math:`\sigma (s_j - s_{j-1}) d`.
+function of one operand at it.
 
 **Rounding.** A result is a multiple of a *granule*. In segment j, whose levels are :math:`2^j` units
 apart, a granule is at least so many steps: of a sum :math:`2^{-j}`, of a product
 :math:`2^{-\text{bits}}` (:math:`2^{-\text{fraction}}` for j = 0), of c + a b
 :math:`2^{-\text{fraction} - j}`. All boundaries lie half a granule below the ties, so that ties go
-up and every result keeps its distance from them.
+up and every result keeps its distance from them. Heads compare the result with each boundary: first
+with those between segments, then, in steps, with those between the values of each digit.
 """
 
 from __future__ import annotations
@@ -29,14 +25,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.attention import Features
-from iceform.errors import CapacityError
 from iceform.targets.text.numbers import NumberFormat
 from iceform.targets.text.words import FUNCTIONS, TextSizes, TextWord
 
-__all__ = ["LookUpRows", "TextFeatures", "code"]
+__all__ = ["TextFeatures", "code"]
 
 PERIODS = 16  # ratio of the periods of positions
-_DIGIT = {"float32": 3, "float64": 4}  # bits that one look-up rounds to
+_DIGIT = 4  # bits that are compared at once
 _SLOTS = {"+": 1, "-": 1, "*": 2, ",": 2}  # what stands before a literal; functions 1, write words 0
 SLOT_BITS = 2
 OPERANDS = ("a", "b", "c")
@@ -48,45 +43,10 @@ def code(number: int, bits: int) -> Float[Tensor, "bits"]:
 
 
 @dataclass(frozen=True)
-class LookUpRows:
-    """Slopes and offsets of a look-up, over powers of two that make them at most one."""
-
-    slopes: tuple[float, ...]
-    boundaries: tuple[float, ...]
-
-    @cached_property
-    def offsets(self) -> tuple[float, ...]:
-        """c_j, about zero in the middle."""
-        steps = [b - a for a, b in zip(self.slopes, self.slopes[1:], strict=False)]
-        out = [0.0]
-        for step, boundary in zip(steps, self.boundaries, strict=True):
-            out.append(out[-1] - step * boundary)
-        middle = (max(out) + min(out)) / 2
-        return tuple(c - middle for c in out)
-
-    @property
-    def slope_scale(self) -> float:
-        """A power of two of at least every slope."""
-        return _power(max(map(abs, self.slopes)))
-
-    @property
-    def offset_scale(self) -> float:
-        """A power of two of at least every offset."""
-        return _power(max(map(abs, self.offsets)))
-
-
-@dataclass(frozen=True)
 class TextFeatures:
     """The features of the machine of these sizes, and of each of its words."""
 
     sizes: TextSizes
-
-    def __post_init__(self) -> None:
-        if self.sizes.tables < self.rows:
-            raise CapacityError(
-                f"TextSizes(tables={self.sizes.tables}): rounding to {self.format} takes "
-                f"{self.rows} table tokens. Take tables={self.rows}."
-            )
 
     @property
     def format(self) -> NumberFormat:
@@ -122,20 +82,15 @@ class TextFeatures:
 
     @property
     def segments(self) -> int:
-        """Of one sign: uniform steps, then one a binade, then what saturates."""
-        return self.format.coarsest + 2
+        """Of one sign: uniform steps, then one a binade."""
+        return self.format.coarsest + 1
 
     @cached_property
     def digits(self) -> tuple[int, ...]:
         """Bits of each digit of M + 2^bits, highest first."""
-        most, left = _DIGIT[self.sizes.dtype], self.format.bits + 1
+        most, left = _DIGIT, self.format.bits + 1
         count = -(-left // most)
         return tuple(left // count + (i < left % count) for i in range(count))
-
-    @property
-    def rows(self) -> int:
-        """Table tokens that are needed."""
-        return max(self.segments, *(2**d for d in self.digits))
 
     @cached_property
     def names(self) -> dict[str, int]:
@@ -199,12 +154,6 @@ class TextFeatures:
             # of numbers
             "value": 1, "sign": 1, "positive": self.value_bits, "negative": self.value_bits,
             "whole": self.cell_bits, "at": len(FUNCTIONS),
-            # of table tokens
-            "segment": 1, "segment.slope": 1, "segment.above": 1, "segment.below": 1,
-            "segment.code": self.segments,
-            **{f"digit{d}{part}": n for d, bits in enumerate(self.digits)
-               for part, n in (("", 1), (".slope", 1), (".offset", 1), (".centre", 1),
-                               (".code", bits))},
             # what a line knows of itself; what a trace knows of the line that it runs
             **{f"line.{part}": n for part, n in self.line.items()},
             **{f"run.{part}": n for part, n in self.line.items() if part != "label"},
@@ -214,11 +163,12 @@ class TextFeatures:
             # what a trace token knows of the run
             "label1": label, "label2": label, "branch": label,
             "second": 1, "larger": 1, "result": 1, "rest": 1,
-            "exponent": self.segments, **{f"code{d}": bits for d, bits in enumerate(self.digits)},
+            "exponent": self.segments,
+            **{f"digit{d}": 2**bits - 1 for d, bits in enumerate(self.digits)},
         }  # fmt: skip
         return Features.of(**sizes)
 
-    # ------------------------------------------------------------------------- look-ups
+    # ------------------------------------------------------------------------- rounding
 
     def shift(self, segment: int) -> float:
         """By how much boundaries of a segment lie below ties, in steps: half the least granule."""
@@ -230,39 +180,41 @@ class TextFeatures:
     @property
     def least_shift(self) -> float:
         """Of all segments."""
-        return min(self.shift(j) for j in range(self.segments - 1))
+        return min(self.shift(j) for j in range(self.segments))
 
-    def segment_rows(self, sign: int) -> LookUpRows:
-        """Exponents of sign * result: row 0 below 2^bits units, one a binade, the last saturates."""
-        unit = 2.0 ** -(self.format.fraction + self.format.top)  # in results over 2^top
-        powers = [2.0 ** (self.format.bits + j) * unit for j in range(self.segments - 1)]
+    def edge(self, segment: int, sign: int) -> float:
+        """Where a segment ends, for results of this sign, in units: at a tie, less the shift."""
         half = 2.0**self.format.bits - 0.5
-        boundaries = [
-            (half - sign * self.shift(j)) * 2.0**j * unit for j in range(self.segments - 1)
-        ]
-        slopes = [-sum(1 / p for p in powers[j:]) for j in range(self.segments)]
-        return LookUpRows(tuple(slopes), tuple(boundaries))
+        return (sign * half - self.shift(segment)) * 2.0**segment
 
-    def digit_rows(self, digit: int) -> tuple[LookUpRows, tuple[float, ...]]:
-        """Rows and centres of a digit of the mantissa, over 2^bits; boundaries are the ties."""
-        scale = 2.0**-self.format.bits
-        width = 2.0 ** sum(self.digits[digit + 1 :])
-        count = 2 ** self.digits[digit]
-        low = -(2.0**self.format.bits) if digit == 0 else -(count * width - 1) / 2
-        boundaries = [(low + j * width - 0.5) * scale for j in range(1, count)]
-        slopes = [(j - (count - 1) / 2) / (width * scale) for j in range(count)]
-        centres = [(low + j * width + (width - 1) / 2) * scale for j in range(count)]
-        return LookUpRows(tuple(slopes), tuple(boundaries)), tuple(centres)
+    def digit_width(self, digit: int) -> float:
+        """What one more in a digit is worth, in steps."""
+        return 2.0 ** sum(self.digits[digit + 1 :])
 
-    def level_code(self, units: int) -> tuple[int, tuple[int, ...]]:
-        """Segment and digits of a level."""
+    def digit_edges(self, digit: int) -> list[tuple[float, int]]:
+        """Boundaries of a digit in steps, and whether it counts what is above (1) or below (-1).
+
+        The first digit counts from 0 in both directions, so that what remains of a number of any
+        sign is between -1/2 and one less than the digit's width.
+        """
+        width, count = self.digit_width(digit), 2 ** self.digits[digit]
+        if digit:
+            return [(j * width - 0.5, 1) for j in range(1, count)]
+        middle = count // 2
+        return [((j - middle) * width - 0.5, 1 if j > middle else -1) for j in range(1, count)]
+
+    def level_code(self, units: int) -> tuple[Tensor, list[Tensor]]:
+        """What the comparisons say of a level: per segment, and per digit (1 or 0 each)."""
         segment = max(0, abs(units).bit_length() - self.format.bits)
-        left, out = (units >> segment) + 2**self.format.bits, []
+        exponent = (torch.arange(self.segments) < segment).double()
+        left, digits = float(units >> segment), []
         for d in range(len(self.digits)):
-            width = sum(self.digits[d + 1 :])
-            out.append(left >> width)
-            left &= (1 << width) - 1
-        return segment, tuple(out)
+            edges = self.digit_edges(d)
+            passed = [float((left - edge) * side > 0) for edge, side in edges]
+            digits.append(torch.tensor(passed).double())
+            width = self.digit_width(d)
+            left -= sum(p * side * width for p, (_, side) in zip(passed, edges, strict=True))
+        return exponent, digits
 
     # ---------------------------------------------------------------------------- tokens
 
@@ -284,26 +236,9 @@ class TextFeatures:
         """Where heads look that find nothing; written as the index of what uses none."""
         return {"start": 1.0, "into.written": 1.0, "into.index": code(0, self.index_bits)}
 
-    def _table(self, word: TextWord) -> dict[str, Tensor | float]:
-        assert word.cell is not None
-        row = word.cell
-        out: dict[str, Tensor | float] = {}
-        if row < self.segments:
-            above, below = self.segment_rows(1), self.segment_rows(-1)
-            first = torch.zeros(self.segments).double()
-            first[0], first[row] = -0.5, 1.0 if row else 0.5
-            out |= {"segment": 1.0, "segment.slope": above.slopes[row] / above.slope_scale,
-                    "segment.above": above.offsets[row] / above.offset_scale,
-                    "segment.below": below.offsets[row] / below.offset_scale,
-                    "segment.code": first}  # fmt: skip
-        for d, bits in enumerate(self.digits):
-            if row < 2**bits:
-                rows, centres = self.digit_rows(d)
-                at = f"digit{d}"
-                out |= {at: 1.0, f"{at}.slope": rows.slopes[row] / rows.slope_scale,
-                        f"{at}.offset": rows.offsets[row] / rows.offset_scale,
-                        f"{at}.centre": centres[row], f"{at}.code": code(row, bits)}  # fmt: skip
-        return out
+    def _table(self, _: TextWord) -> dict[str, Tensor | float]:
+        """Nothing, unless a program is in the weights."""
+        return {}
 
     def _label(self, word: TextWord) -> dict[str, Tensor | float]:
         assert word.label is not None

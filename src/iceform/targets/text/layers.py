@@ -12,9 +12,9 @@ layer  does
 4      read the operands: same name and cell, the latest; literals by line and place
 5, 6   the result: sums, copies, functions, maxima; products by long multiplication, one head
        a bit of the first operand
-7      the exponent of the result, by its sign
+7      the exponent of the result: compared with where segments end
 8      the result over its step
-9 ...  its digits, highest first; what remains is passed on
+9 ...  its digits, highest first: compared with their boundaries; what remains is passed on
 ====== ==================================================================================
 
 A head that must do nothing looks at the start token, whose values are 0. A head that works on its
@@ -33,18 +33,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.targets.design import Design, Head, Move, Row, Vocabulary
-from iceform.targets.text.features import SLOT_BITS, LookUpRows, TextFeatures, code
+from iceform.targets.text.features import SLOT_BITS, TextFeatures, code
 from iceform.targets.text.words import FUNCTIONS
 
 __all__ = ["TextLayers"]
 
 HEAD = 16  # numbers that a head carries
-SHARP = 64.0  # logits by which the token that is meant leads
+SHARP = 256.0  # logits by which the token that is meant leads
 LOOK_BACK = 1024.0  # times 1 - cos(2 pi/16): a neighbour is 78 below
-RECENT = 32.0  # logits a token
+RECENT = 64.0  # logits a token
 SCORE = 64.0  # of a bit in the language-model head
 KIND = 4096.0  # of the right kind of word there
-BALLAST = {"float32": 2.0**16, "float64": 2.0**26}
+BALLAST = {"float32": 2.0**16, "float64": 2.0**30}
 EPSILON = 1e-5  # as GPT-2 has it
 
 Logit = tuple[tuple[Row, Row], ...]
@@ -96,7 +96,7 @@ class TextLayers:
         yield [*self._exponents()]
         yield [*self._steps()]
         for digit in range(len(self.features.digits)):
-            yield [self._digit(digit)]
+            yield [*self._digit(digit)]
 
     # ------------------------------------------------------------------------------ pieces
 
@@ -298,8 +298,12 @@ class TextLayers:
 
     def _own(self, role: str, lead: Row, value: Row, to: str, factor: float = 1.0) -> Head:
         """The token itself where ``lead`` is negative, the start token where it is positive."""
-        logit = ((ONE, self.recent()), (plus(self.recent(), lead), reads("start")))
-        return Head(role, logit, (Move(value, {(to, 0): factor}),))
+        return Head(role, self._lead(lead), (Move(value, {(to, 0): factor}),))
+
+    def _lead(self, lead: Row) -> Logit:
+        """The token itself at the logit 0, the start token at ``lead``, all others far below."""
+        start = reads("start")
+        return ((ONE, self.recent()), (self.recent(), start), (lead, start))
 
     def _if(self, role: str, flags: Sequence[Row], value: Row, to: str, factor: float = 1.0) -> Head:
         """The value where all flags are 1, 0 where one of them is 0."""
@@ -339,50 +343,47 @@ class TextLayers:
 
     # --------------------------------------------------------------------- layers 7, 8, ...
 
-    def _rows(
-        self, x: Row, rows: LookUpRows, flag: str, slope: str, offset: str, least: float
-    ) -> Logit:
-        """A look-up that leads by SHARP at the distance ``least`` (times a step of slopes)."""
-        scale = SHARP / least
-        mask = 2.0 ** math.ceil(math.log2(4 * scale * rows.offset_scale + SHARP))
-        return (
-            (times(x, scale * rows.slope_scale), reads(slope)),
-            (reads("one", scale * rows.offset_scale), reads(offset)),
-            (ONE, plus(reads(flag, mask), reads("one", -mask))),
-        )
+    def _unless_start(self, factor: float) -> Row:
+        """A constant that the start token does not have: what looks there writes nothing."""
+        return plus(reads("one", factor), reads("start", -factor))
 
     def _exponents(self) -> Iterator[Head]:
         f = self.features
-        least = f.least_shift * 2.0**-f.format.bits
-        last = f.segments - 1
-        for sign, offset, role in ((1, "segment.above", "positive"), (-1, "segment.below", "negative")):
-            x = reads("result", float(sign))
-            logit = self._rows(x, f.segment_rows(sign), "segment", "segment.slope", offset, least)
-            moves = self.copies(("segment.code", "exponent"))
-            full = sign * (1 - 2.0**-f.format.bits)
-            moves[last] = Move(moves[last].value, {**moves[last].writes, ("rest", 0): full})
-            yield from self.heads(f"exponent, {role}", logit, moves)
+        bits = f.format.bits
+        unit = 2.0 ** -(f.format.fraction + f.format.top)  # in results over 2^top
+        for j in range(f.segments):
+            # Results differ by parts of a step of their segment: compared over 2^(bits + j) units.
+            scale = 2.0 ** -(bits + j) / unit
+            for sign in (1, -1):
+                writes = {("exponent", j): 1.0}
+                if j == f.segments - 1:
+                    writes[("rest", 0)] = sign * (1 - 2.0**-bits)  # the largest level
+                edge = f.edge(j, sign) * unit
+                lead = SHARP / (f.least_shift * 2.0**-bits) * scale * sign
+                row = plus(reads("one", lead * edge), reads("result", -lead))
+                role = f"{'above' if sign > 0 else 'below'} segment {j}"
+                yield Head(role, self._lead(row), (Move(self._unless_start(1.0), writes),))
 
     def _steps(self) -> Iterator[Head]:
         f = self.features.format
-        for j in range(self.features.segments - 1):
+        for j in range(self.features.segments):
             power = 2.0 ** (f.fraction + f.top - f.bits - j)
-            exponent = reads("exponent", 1.0, j)
-            shift = self.features.shift(j) / 2**f.bits / power
-            value = plus(reads("result"), reads("one", shift), reads("start", -shift))
-            yield self._if(f"over 2^{j - f.fraction}", [exponent], value, "rest", power)
+            passed = reads("exponent", 1.0, j - 1) if j else Row(constant=1.0)
+            within = plus(passed, reads("exponent", -1.0, j))
+            shift = self._unless_start(self.features.shift(j) / 2**f.bits / power)
+            value = plus(reads("result"), shift)
+            yield self._if(f"over 2^{j - f.fraction}", [within], value, "rest", power)
 
-    def _digit(self, digit: int) -> Head:
-        f, at = self.features, f"digit{digit}"
-        rows, _ = f.digit_rows(digit)
-        width = 2.0 ** sum(f.digits[digit + 1 :])
-        least = f.least_shift / width
-        logit = self._rows(reads("rest"), rows, at, f"{at}.slope", f"{at}.offset", least)
-        moves = [
-            Move(reads(f"{at}.centre", -1.0), {("rest", 0): 1.0}),
-            *self.copies((f"{at}.code", f"code{digit}")),
-        ]
-        return Head(f"digit {digit + 1}", logit, tuple(moves))
+    def _digit(self, digit: int) -> Iterator[Head]:
+        f = self.features
+        scale = 2.0**-f.format.bits
+        lead = SHARP / (f.least_shift * scale)
+        width = f.digit_width(digit) * scale
+        for j, (edge, side) in enumerate(f.digit_edges(digit)):
+            row = plus(reads("one", lead * side * edge * scale), reads("rest", -lead * side))
+            writes = {(f"digit{digit}", j): 1.0, ("rest", 0): -side * width}
+            role = f"digit {digit + 1}, {'above' if side > 0 else 'below'} {edge:g}"
+            yield Head(role, self._lead(row), (Move(self._unless_start(1.0), writes),))
 
     # -------------------------------------------------------------------------------- scores
 
@@ -412,14 +413,14 @@ class TextLayers:
         return out
 
     def _number_codes(self, units: int) -> dict[str, Tensor]:
-        f = self.features
-        segment, digits = f.level_code(units)
-        chosen = torch.zeros(f.segments).double()
-        chosen[segment] = 2.0
-        if segment == f.segments - 2:
-            chosen[-1] = 2.0  # what saturates has the exponent of the largest level
-        codes = {f"code{d}": code(v, b) for d, (v, b) in enumerate(zip(digits, f.digits, strict=True))}
-        return {"exponent": chosen, **codes}
+        """What scores a level: +-2 for every comparison, less what a row of ones would score."""
+        exponent, digits = self.features.level_code(units)
+        exponent = 2 * exponent - 1
+        exponent[-1] = 0.0  # what saturates is written as the largest level
+        codes = {f"digit{d}": 2 * passed - 1 for d, passed in enumerate(digits)}
+        total = sum(float(c.sum()) for c in (exponent, *codes.values()))
+        both = {"exponent": 2 * exponent, **{name: 2 * c for name, c in codes.items()}}
+        return {**both, "one": torch.tensor([-total]).double()}
 
 
 def times(row: Row, factor: float) -> Row:

@@ -169,18 +169,19 @@ class TextComputer:
     def _written(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         known = architecture("gpt2")
         known.check_fits(self.design)
-        tokens = (
-            self.features.word_features()
-            if self._held is None
-            else carried(self.features, self._held)
-        )
         assert known.with_ids is not None
-        config, tensors = known.with_ids(self.design, self.layers.vocabulary(tokens))
+        config, tensors = known.with_ids(self.design, self.layers.vocabulary(self._words()))
         config |= {
             "activation_function": "gelu_new", "bos_token_id": 0, "pad_token_id": self._end,
             "eos_token_id": self._end, "dtype": self.sizes.dtype,
         }  # fmt: skip
         return config, {name: t.to(self.dtype).contiguous() for name, t in tensors.items()}
+
+    def _words(self) -> Tensor:
+        """The features of all words, with the program if it is in the weights."""
+        if self._held is None:
+            return self.features.word_features()
+        return carried(self.features, self._held)
 
     @property
     def _end(self) -> int:
@@ -279,7 +280,7 @@ class TextComputer:
 
     def certify(self, tensors: dict[str, Tensor]) -> TextCertificate:
         """What is proven of these weights."""
-        return certify(self.layers, tensors)
+        return certify(self.layers, self._words(), tensors)
 
     def ground_truth(self) -> dict[str, Any]:
         """What every head, every feature and every token is for."""
