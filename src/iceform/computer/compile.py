@@ -62,6 +62,7 @@ class Checkpoint(Protocol):
 
 # Stock transformers are a level below: what writes programs as checkpoints makes itself known.
 WRITERS: list[Callable[..., Checkpoint]] = []
+TEXT_WRITERS: list[Callable[..., Any]] = []  # and what writes them as texts
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,6 +241,16 @@ class Program:
         return WRITERS[-1](
             self, name, path, mode=mode, cycles=cycles, dtype=dtype, beside=beside, **settings
         )
+
+    def text(self, X: Any, y: Any = None, **settings: Any) -> Any:
+        """The program on these data as a text for a GPT-2 that runs what is typed.
+
+        ``settings`` are parameters of the algorithm, and ``sizes`` of the machine. Returns an
+        :class:`iceform.targets.text.from_program.AlgorithmText`.
+        """
+        if not TEXT_WRITERS:
+            raise ProgramError("nothing writes texts yet; import iceform.targets.text")
+        return TEXT_WRITERS[-1](self, X, y, **settings)
 
     @property
     def plan(self) -> dict[str, int]:

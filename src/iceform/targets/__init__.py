@@ -1,5 +1,6 @@
 """Stock transformers that run algorithms: folders that ``AutoModel.from_pretrained`` loads."""
 
+from iceform.targets import text
 from iceform.targets.ablation import Contribution, contribution
 from iceform.targets.answering_descent import AnsweringDescent
 from iceform.targets.architectures import ARCHITECTURES
@@ -37,6 +38,7 @@ __all__ = [
     "contribution",
     "load",
     "network",
+    "text",
     "unmirrored",
     "write",
 ]

@@ -14,7 +14,13 @@ from iceform.errors import IceformError
 from iceform.targets.text.numbers import NumberFormat
 from iceform.targets.text.words import LIBRARY, TextSizes
 
-FORMATS = [NumberFormat(), NumberFormat(7, 8, 7), NumberFormat(4, 3, 5), LIBRARY.format]
+FORMATS = [
+    NumberFormat(),
+    NumberFormat(7, 7, 7),
+    NumberFormat(7, 8, 7),
+    NumberFormat(4, 3, 5),
+    LIBRARY.format,
+]
 PROGRAM = """
 # a comment, and an empty line
 
@@ -87,15 +93,15 @@ def test_a_word_is_the_shortest_decimal_nearer_to_its_level_than_to_any_other(
 
 
 def test_a_number_off_the_grid_is_refused_with_the_nearest_word() -> None:
-    with pytest.raises(IceformError, match=r"0\.3333.*nearest word is 0\.332"):
-        NumberFormat().units("0.3333")
+    with pytest.raises(IceformError, match=r"0\.3333.*nearest word is 0\.336"):
+        NumberFormat(7, 7, 7).units("0.3333")
     with pytest.raises(IceformError, match=r"1\.0 .*nearest word is 1\."):
         NumberFormat().units("1.0")
-    with pytest.raises(IceformError, match=r"1000 .*nearest word is 255\."):
-        NumberFormat().units("1000")
+    with pytest.raises(IceformError, match=r"1000 .*nearest word is 127\."):
+        NumberFormat(7, 7, 7).units("1000")
 
 
-@pytest.mark.parametrize("sizes", [TextSizes(), LIBRARY], ids=["float32", "float64"])
+@pytest.mark.parametrize("sizes", [TextSizes(tables=17), LIBRARY], ids=["float32", "float64"])
 def test_the_saved_tokenizer_reads_a_program_and_decodes_a_run(
     sizes: TextSizes, tmp_path: Path
 ) -> None:

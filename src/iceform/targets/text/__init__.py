@@ -1,1 +1,26 @@
 """A stock GPT-2 whose prompt is the text of a program and whose continuation is its run."""
+
+from iceform.computer.compile import TEXT_WRITERS
+from iceform.targets.text.from_program import AlgorithmText, TextLoss, text_of
+from iceform.targets.text.interpreter import TextRun, check, interpret
+from iceform.targets.text.library import TEXTS
+from iceform.targets.text.numbers import NumberFormat
+from iceform.targets.text.syntax import TextError, parse
+from iceform.targets.text.words import LIBRARY, TextSizes
+
+__all__ = [
+    "LIBRARY",
+    "TEXTS",
+    "AlgorithmText",
+    "NumberFormat",
+    "TextError",
+    "TextLoss",
+    "TextRun",
+    "TextSizes",
+    "check",
+    "interpret",
+    "parse",
+    "text_of",
+]
+
+TEXT_WRITERS.append(text_of)

@@ -19,7 +19,7 @@ from iceform.errors import CapacityError
 from iceform.targets.text.terms import Slot
 from iceform.targets.text.words import INDICES, TextSizes
 
-__all__ = ["TextCode", "Element", "Mark", "TextPlace", "TextInstruction", "allocate"]
+__all__ = ["Element", "Mark", "TextCode", "TextInstruction", "TextPlace", "allocate"]
 
 
 @dataclass(frozen=True)
@@ -63,16 +63,16 @@ class TextInstruction:
         """The scalar, or the array, that it writes to."""
         return self.dst if isinstance(self.dst, Slot) else self.dst.array
 
-    def slots(self) -> set[Slot]:
+    def slots(self) -> list[Slot]:
         """Everything it names."""
-        return {*self.reads(), *_within(self.dst)}
+        return [*_within(self.dst), *self.reads()]
 
-    def reads(self) -> set[Slot]:
+    def reads(self) -> list[Slot]:
         """What it needs: operands, indices, and arrays that are held."""
-        found = {s for place in self.operands for s in _within(place)}
+        found = [s for place in self.operands for s in _within(place)]
         if isinstance(self.dst, Element):
-            found.add(self.dst.index)
-        return found | set(self.held)
+            found.append(self.dst.index)
+        return [*found, *self.held]
 
 
 TextCode = list[TextInstruction | Mark]
@@ -117,7 +117,7 @@ def _needed(code: TextCode, outputs: Iterable[Slot]) -> _Needed:
                 back = before[at[line.target]]
                 out |= {s for s in back if not s.array} if line.over_samples else back
             after[line] = out
-            new = (out - {line.written}) | line.reads()
+            new = (out - {line.written}) | set(line.reads())
             if new != before[k]:
                 before[k], changed = new, True
     return _Needed(after, before[0])
@@ -126,7 +126,8 @@ def _needed(code: TextCode, outputs: Iterable[Slot]) -> _Needed:
 def _apart(code: TextCode, outputs: Iterable[Slot]) -> dict[Slot, set[Slot]]:
     """For each slot those that may not share its name."""
     needed = _needed(code, outputs)
-    apart: dict[Slot, set[Slot]] = {}
+    apart: dict[Slot, set[Slot]] = {}  # in the order of the code
+    pairs: list[tuple[Slot, Slot]] = []
     for line in (x for x in code if isinstance(x, TextInstruction)):
         for slot in line.slots():
             apart.setdefault(slot, set())
@@ -134,10 +135,12 @@ def _apart(code: TextCode, outputs: Iterable[Slot]) -> dict[Slot, set[Slot]]:
         same = _source(line) if line.copies else None
         for other in needed.after[line]:
             if other is not dst and other is not same and other.array == dst.array:
-                apart[dst].add(other)
-                apart.setdefault(other, set()).add(dst)
-    for slot in {*needed.at_start, *outputs}:
+                pairs.append((dst, other))
+    for slot in outputs:
         apart.setdefault(slot, set())
+    for one, other in pairs:
+        apart[one].add(other)
+        apart[other].add(one)
     for one in needed.at_start:
         apart[one] |= {o for o in needed.at_start if o is not one and o.array == one.array}
     return apart
@@ -173,9 +176,7 @@ class _Program:
             dead = {
                 x
                 for x in self.code
-                if isinstance(x, TextInstruction)
-                and x.target is None
-                and x.written not in after[x]
+                if isinstance(x, TextInstruction) and x.target is None and x.written not in after[x]
             } | set(self._idle_loops())
             if not dead:
                 return
@@ -184,9 +185,8 @@ class _Program:
     def _idle_loops(self) -> Iterable[TextInstruction]:
         """The jumps of loops over samples with nothing between."""
         for one, two in zip(self.code, self.code[1:], strict=False):
-            if isinstance(one, Mark) and isinstance(two, TextInstruction) and two.target is one:
-                if two.over_samples:
-                    yield two
+            if isinstance(two, TextInstruction) and two.target is one and two.over_samples:
+                yield two
 
     def without_copies(self) -> None:
         """Let both ends of a copy be one slot where nothing speaks against it."""
@@ -282,7 +282,8 @@ def allocate(
     scalars.sort(key=lambda s: s in INDICES)
     for array, pool, what in ((False, scalars, "scalars"), (True, sizes.array_names, "arrays")):
         _colour(apart, names, array, list(pool), what, name)
-    kept = {slot: values for slot, values in program.data.items() if slot in names}
+    at_start = _needed(program.code, program.outputs).at_start
+    kept = {slot: values for slot, values in program.data.items() if slot in at_start}
     return Allocated(program.code, names, kept, program.merged)
 
 
@@ -291,18 +292,15 @@ def _colour(
     program: str,
 ) -> None:  # fmt: skip
     """Names for the slots of one kind, so that slots that are needed at once differ."""
-    needs = len(pool)
+    beyond = [f"{what} {k}" for k in range(len(apart))]
     for slot in (s for s in apart if s.array == array and s not in names):
         taken = {names[o] for o in apart[slot] if o in names}
-        free = [n for n in pool if n not in taken]
-        if not free:
-            needs = max(needs, len(taken) + 1)
-            free = [f"{what} {needs}"]
-            pool = [*pool, *free]
+        free = [n for n in (*pool, *beyond) if n not in taken]
         names[slot] = slot.hint if slot.hint in free else free[0]
-    short = {n for n in names.values() if n.startswith(what)}
+    used = {n for s, n in names.items() if s.array == array}
+    short = used & set(beyond)
     if short:
         raise CapacityError(
-            f"{program} needs {needs} {what} at once, and this machine has {needs - len(short)}. "
-            f"Use fewer features, or a machine with more {what}."
+            f"{program} needs {len(used)} {what} at once, and this machine has "
+            f"{len(used) - len(short)}. Use fewer features, or a machine with more {what}."
         )

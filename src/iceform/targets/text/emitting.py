@@ -9,16 +9,17 @@ exponentials. ``repeat`` and ``while_`` are loops around all that.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
+from functools import reduce
 
 import torch
 from torch import Tensor
 
 from iceform.computer.exact import whole
 from iceform.computer.graph import Block, Graph, Loop, Node
-from iceform.errors import ProgramError
+from iceform.errors import BoundError, ProgramError
 from iceform.targets.text.allocating import Element, Mark, TextCode, TextInstruction, TextPlace
 from iceform.targets.text.terms import TABLES, ScalarTerm, Slot, TermTable
 from iceform.targets.text.words import TextSizes
@@ -80,40 +81,27 @@ class TextEmitter:
 
     def _terms_of(self, node: Node) -> list[ScalarTerm]:
         """The components of a node as terms of its arguments'."""
-        terms, width = self.terms, node.width or 1
-        args = [self._components(a) for a in node.args]
-
-        def each(k: int) -> list[ScalarTerm]:
-            return [a[k if len(a) > 1 else 0] for a in args]
-
-        rows = range(width)
         if node.op in ("constant", "mask", "data", "parameter"):
             return self._given(node)
-        if node.op == "add":
-            return [terms.add(*each(k)) for k in rows]
-        if node.op == "mul":
-            return [terms.product(*each(k)) for k in rows]
-        if node.op in ("maximum", "minimum"):
-            return [terms.call(node.op[:3], *each(k)) for k in rows]
-        if node.op == "step":
-            return [terms.call("step", *each(k)) for k in rows]
-        if node.op == "apply":
-            return [terms.formula(node.attr, a) for a in args[0]]
-        if node.op == "sum":
-            return [self._sum(args[0])]
-        if node.op == "mean":
-            share = Fraction(1, self.samples)
-            return [terms.affine(terms.total(a, self.samples), share) for a in args[0]]
-        if node.op == "concat":
-            return [a for parts in args for a in parts]
-        if node.op == "component":
-            return [args[0][node.attr]]
-        if node.op in ("spread", "bounded", "stored"):
-            return [each(k)[0] for k in rows]
-        if node.op == "attend":
-            bias = args[3][0] if len(args) > 3 else None
-            return terms.attended(args[0], args[1], args[2], bias, node.samples)
-        raise ProgramError(f"the operation {node.op} has no text")
+        args = [self._components(a) for a in node.args]
+        if node.op in _WHOLE:
+            return _WHOLE[node.op](self, node, args)
+        if node.op not in _EACH:
+            raise ProgramError(f"the operation {node.op} has no text")
+        rule = _EACH[node.op]
+        rows = [[a[k if len(a) > 1 else 0] for a in args] for k in range(node.width or 1)]
+        return [rule(self.terms, node, *row) for row in rows]
+
+    def _mean(self, node: Node, args: list[list[ScalarTerm]]) -> list[ScalarTerm]:
+        share = Fraction(1, self.samples)
+        return [self.terms.affine(self.terms.total(a, self.samples), share) for a in args[0]]
+
+    def _attended(self, node: Node, args: list[list[ScalarTerm]]) -> list[ScalarTerm]:
+        bias = args[3][0] if len(args) > 3 else None
+        return self.terms.attended(args[0], args[1], args[2], bias, node.samples)
+
+    def _sum(self, node: Node, args: list[list[ScalarTerm]]) -> list[ScalarTerm]:
+        return [reduce(self.terms.add, args[0])]
 
     def _given(self, node: Node) -> list[ScalarTerm]:
         width = node.width or 1
@@ -130,12 +118,6 @@ class TextEmitter:
         for slot, column in zip(slots, columns, strict=True):
             self.data[slot] = [Fraction(v) for v in column.tolist()]
         return [self.terms.read(slot) for slot in slots]
-
-    def _sum(self, parts: Sequence[ScalarTerm]) -> ScalarTerm:
-        out = parts[0]
-        for part in parts[1:]:
-            out = self.terms.add(out, part)
-        return out
 
     # ----------------------------------------------------------------------------------- loops
 
@@ -314,9 +296,7 @@ class TextEmitter:
         )
 
     @contextmanager
-    def _over_samples(
-        self, index: Slot | None = None, held: Sequence[Slot] = ()
-    ) -> Iterator[None]:
+    def _over_samples(self, index: Slot | None = None, held: Sequence[Slot] = ()) -> Iterator[None]:
         """A loop over the samples around what is written meanwhile."""
         index = self.own if index is None else index
         outer_index, outer_local = self._index, self._local
@@ -404,7 +384,7 @@ class TextEmitter:
         for atom, factor in parts.items():
             up = factor > 0
             if abs(factor) != 1:
-                products.append((up, [abs(factor), self._operand(atom)]))
+                products.append((up, [self._factor(abs(factor)), self._operand(atom)]))
             elif atom.kind == "product" and self._single(atom, term.lane):
                 products.append((up, [self._operand(a) for a in atom.args]))
             else:
@@ -412,6 +392,16 @@ class TextEmitter:
         if shift:
             plain.append((shift > 0, abs(shift)))
         self._lines(dst, start, plain, products)
+
+    def _factor(self, value: Fraction) -> Fraction:
+        """A factor; refused where its word is 0, which would drop what it is a factor of."""
+        form = self.sizes.format
+        if form.nearest(value) == "0":
+            raise BoundError(
+                f"the factor {float(value):.3g} is nearer to 0 than to the least number of this "
+                f"machine, {form.word(1)}. Scale the data, or take a machine with more fraction."
+            )
+        return value
 
     def _lines(
         self, dst: Slot | Element, start: Slot | None, plain: list[tuple[bool, TextPlace]],
@@ -486,12 +476,11 @@ class TextEmitter:
 
     def _attend(self, term: ScalarTerm) -> None:
         """A softmax over the samples, for one query or for the query of each sample."""
-        width, count, biased = term.attr
+        width, count = term.attr
         query, rest = term.args[:width], term.args[width:]
         key, rest = rest[:width], rest[width:]
         value, bias = rest[:count], rest[count:]
-        whole_arrays = [s for t in (*key, *value, *bias) if isinstance(s := self._held(t), Slot)]
-        parts = [self.terms._make("part", (term,), k, term.lane) for k in range(count)]
+        parts = [self.terms.part(term, k) for k in range(count)]
         for q in query:
             if not q.lane:
                 self._operand(q)
@@ -500,22 +489,21 @@ class TextEmitter:
         self._settled[term] = Slot(term.lane)  # never written: the parts are
         outs = [self._settled[part] for part in parts]
         if not term.lane:
-            self._softmax(query, key, value, bias, outs)
+            self._softmax(query, key, value, bias, outs, Slot(True))
             return
-        for q in query:
-            self._hoist(q)
-        arrays = [s for s in whole_arrays if s.array]
-        with self._over_samples(held=arrays):
-            for q in query:
-                self._operand(q)
-            self._softmax(query, key, value, bias, [self._cell_of(o) for o in outs])
+        # an inner loop reads or writes all their cells while the outer one runs
+        arrays = [s for t in term.args if t.lane and isinstance(s := self._held(t), Slot)]
+        scores = Slot(True)
+        with self._over_samples(held=[*arrays, scores]):
+            places = [self._cell_of(o) for o in outs]
+            self._softmax(query, key, value, bias, places, scores)
 
     def _softmax(
         self, query: Sequence[ScalarTerm], key: Sequence[ScalarTerm], value: Sequence[ScalarTerm],
-        bias: Sequence[ScalarTerm], outs: Sequence[Slot | Element],
+        bias: Sequence[ScalarTerm], outs: Sequence[Slot | Element], scores: Slot,
     ) -> None:  # fmt: skip
         queries = [self._operand(q) for q in query]
-        scores, top, total = Slot(True), Slot(False), Slot(False)
+        top, total = Slot(False), Slot(False)
         sums = [Slot(False) for _ in value]
         self._emit(top, "copy", [-self.sizes.format.value(self.sizes.format.largest)])
         with self._over_samples(self.other):
@@ -558,6 +546,22 @@ class TextEmitter:
         self._lines(dst, None, [(True, low)], [(True, [rest, rise])])
 
 
+_WHOLE: dict[str, Callable[[TextEmitter, Node, list[list[ScalarTerm]]], list[ScalarTerm]]] = {
+    "sum": TextEmitter._sum,
+    "mean": TextEmitter._mean,
+    "attend": TextEmitter._attended,
+    "concat": lambda emitter, node, args: [a for parts in args for a in parts],
+    "component": lambda emitter, node, args: [args[0][node.attr]],
+}
+_EACH: dict[str, Callable[..., ScalarTerm]] = {  # component by component
+    "add": lambda terms, node, a, b: terms.add(a, b),
+    "mul": lambda terms, node, a, b: terms.product(a, b),
+    "maximum": lambda terms, node, a, b: terms.call("max", a, b),
+    "minimum": lambda terms, node, a, b: terms.call("min", a, b),
+    "step": lambda terms, node, a: terms.call("step", a),
+    "apply": lambda terms, node, a: terms.formula(node.attr, a),
+    **dict.fromkeys(("spread", "bounded", "stored"), lambda terms, node, a: a),
+}
 _RUNNING = Slot(False, "the result of the line before")
 
 

@@ -8,8 +8,6 @@ run, not a certificate for all data.
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -17,7 +15,6 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from iceform.arithmetic.balls import balls_of, uppermost
 from iceform.computer.exact import as_column
@@ -25,6 +22,7 @@ from iceform.computer.graph import Graph
 from iceform.computer.language import Algorithm
 from iceform.errors import BoundError, CapacityError, ProgramError, ShapeError
 from iceform.targets.text.allocating import Allocated, Element, Mark, TextInstruction, allocate
+from iceform.targets.text.balls import BITS, BallArithmetic
 from iceform.targets.text.emitting import TextEmitter
 from iceform.targets.text.interpreter import (
     Cell,
@@ -32,14 +30,14 @@ from iceform.targets.text.interpreter import (
     TextRun,
     check,
     execute,
+    following,
 )
-from iceform.targets.text.syntax import ProgramLine, ProgramText, TextError, parse
+from iceform.targets.text.syntax import ProgramText, TextError, parse
 from iceform.targets.text.terms import Slot
-from iceform.targets.text.words import LIBRARY, TextSizes, TextWord
+from iceform.targets.text.words import END, LIBRARY, TextSizes, TextWord
 
 __all__ = ["AlgorithmText", "TextLoss", "text_of"]
 
-BITS = 300  # of the balls that stand for real numbers
 _WIDE = 96  # columns of a line of data
 
 
@@ -79,13 +77,18 @@ def text_of(
         raise ShapeError(
             f"y has one number a sample: X is {tuple(x.shape)} and y {tuple(targets.shape)}"
         )
+    if x.numel() == 0:
+        raise ShapeError(f"X has a sample and a feature at least, got the shape {tuple(x.shape)}")
+    given = algorithm.values(x.shape[1], parameters)
+    for name, values in (("X", x), ("y", targets), *given.items()):
+        if not bool(values.isfinite().all()):
+            raise BoundError(f"{name} holds a number that is not finite. A text has none for it.")
     if len(x) > sizes.cells:
         raise CapacityError(
             f"{algorithm.name} has {len(x)} samples, one in a cell, and arrays of this machine "
             f"have {sizes.cells} cells. Take fewer samples, or a machine with more cells."
         )
     graph = algorithm.graph(x.shape[1])
-    given = algorithm.values(x.shape[1], parameters)
     emitter = TextEmitter(graph, x, targets, given, sizes)
     outputs = [s for parts in emitter.outputs.values() for s in parts if isinstance(s, Slot)]
     allocated = allocate(
@@ -141,7 +144,7 @@ class _Written:
                 labels[x] = count
             else:
                 count += 1
-        out = []
+        out: list[str] = []
         for x in self.code:
             if isinstance(x, TextInstruction):
                 jump = ""
@@ -179,7 +182,8 @@ class _Written:
         return form.nearest(value)
 
     def _data(self, data: list[tuple[str, Fraction]]) -> list[str]:
-        out, line = [], ""
+        out: list[str] = []
+        line = ""
         for name, value in data:
             word = f"{name} = {self._word(value, f'{name} =')}"
             if line and len(line) + 2 + len(word) > _WIDE:
@@ -195,7 +199,7 @@ class _Written:
 
         def number(word: TextWord, value: Fraction) -> TextWord:
             units = value * 2**self.sizes.format.fraction
-            return replace(word, units=units)  # type: ignore[arg-type]
+            return replace(word, units=units)
 
         exact = []
         for line, x in zip(program.lines, lines, strict=True):
@@ -233,79 +237,7 @@ def _ended(allocated: Allocated, answers: dict[str, list[Slot | Fraction]]) -> l
 # ------------------------------------------------------------------------------------------ exactly
 
 
-class BallArithmetic:
-    """Results as balls of python-flint, which hold the exact ones."""
-
-    def __init__(self, flint: Any, sizes: TextSizes) -> None:
-        self.flint, self.one = flint, 1 << sizes.format.fraction
-
-    def number(self, word: TextWord) -> Any:
-        """A number as it was before it became a word."""
-        units = Fraction(word.units)  # type: ignore[arg-type]
-        return self.flint.arb(units.numerator) / self.flint.arb(units.denominator * self.one)
-
-    def compute(self, operation: str, operands: list[Any]) -> Any:
-        """The exact result's ball."""
-        if operation in _IN_BALLS:
-            return _IN_BALLS[operation](*operands)
-        x = operands[0]
-        if operation == "step":
-            return self.flint.arb(1 if self.positive(x) else 0)
-        if operation == "floor":
-            return self.flint.arb(self.floor(x))
-        return getattr(x, operation)()
-
-    def positive(self, x: Any) -> bool:
-        """Whether a number is larger than 0; refused where its ball does not say."""
-        if x > 0:
-            return True
-        if x <= 0:
-            return False
-        raise ProgramError(
-            f"the exact run meets a number of which {BITS} bits do not say whether it is "
-            "positive, so what rounding loses here is unknown."
-        )
-
-    def floor(self, x: Any) -> int:
-        """The largest whole number that is not larger; refused where the ball does not say."""
-        low, high = (math.floor(Fraction(*_ratio(end))) for end in (x.lower(), x.upper()))
-        if low != high:
-            raise ProgramError("the exact run meets a floor that its ball does not decide.")
-        return low
-
-    def holds(self, test: str, value: Any, line: ProgramLine) -> bool:
-        """Whether a ball passes a test against 0."""
-        if test in (">", "<="):
-            return self.positive(value) == (test == ">")
-        return self.positive(-value) == (test == "<")
-
-    def index(self, value: Any) -> int | None:
-        """The whole number that a ball is, or None."""
-        low, high = value.lower(), value.upper()
-        if low != high:
-            return None
-        number = Fraction(*_ratio(low))
-        return int(number) if number.denominator == 1 else None
-
-
-def _ratio(end: Any) -> tuple[int, int]:
-    mantissa, exponent = (int(v) for v in end.man_exp())
-    return (mantissa << exponent, 1) if exponent >= 0 else (mantissa, 1 << -exponent)
-
-
-_IN_BALLS: dict[str, Any] = {
-    "copy": lambda a: a,
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "max": lambda a, b: a.max(b),
-    "min": lambda a, b: a.min(b),
-    "c + a * b": lambda c, a, b: c + a * b,
-    "c - a * b": lambda c, a, b: c - a * b,
-    "abs": abs,
-    "recip": lambda a: 1 / a,
-    "sigmoid": lambda a: 1 / (1 + (-a).exp()),
-}
+_NEVER_LARGER = ("copy", "max", "min", "abs")
 
 
 class _Watched(LevelArithmetic):
@@ -318,7 +250,8 @@ class _Watched(LevelArithmetic):
     def compute(self, operation: str, operands: list[int]) -> int:
         """The level nearest to the exact result."""
         value = super().compute(operation, operands)
-        if abs(value) == self.form.largest and operation not in ("copy", "max", "min"):
+        total = operation in ("recip", "rsqrt", "log") and operands[0] <= 0  # by definition
+        if abs(value) == self.form.largest and not total and operation not in _NEVER_LARGER:
             self.saturated = self.saturated or operation
         return value
 
@@ -419,28 +352,19 @@ class AlgorithmText:
     def read(self, output: str) -> Any:
         """The answer in what a machine wrote: the run, with or without the text before it.
 
-        Refuses a run without an end.
+        Destinations and jumps are followed through the program, so a text that is no run of it, or
+        only the beginning of one, is refused. (A pipeline strips the last word, ``[end]``.)
         """
-        run = output.rpartition("[1]")[2] if output.startswith(self.text[:20]) else output
-        words = re.findall(r"(\S+) = (\S+) \[(\w+)\]", run)
-        if not words or words[-1][2] != "end":
-            raise ProgramError(
-                "this text does not end in [end]: the run is not complete. Generate more tokens."
-            )
-        program = parse(self.sizes, self.text)
-        memory: dict[Cell, int] = {}
-        for dst, word, _ in program.data:
-            assert dst.name is not None
-            assert word.units is not None
-            memory[dst.name, dst.cell] = word.units
-        form, one = self.sizes.format, 1 << self.sizes.format.fraction
-        for name, number, _ in words:
-            array, bracket, index = name.rstrip("]").partition("[")
-            cell = None
-            if bracket:
-                cell = int(index) if index.isdigit() else memory[index, None] // one
-            memory[array, cell] = form.units(number)
+        form = self.sizes.format
+        memory = _replayed(parse(self.sizes, self.text), self._run_in(output))
         return self._packed(lambda cell: float(form.value(memory[cell])))
+
+    def _run_in(self, output: str) -> list[str]:
+        """The words of a run, without the prompt that may stand before it."""
+        words = output.removeprefix(self.text).split()
+        if words[:1] in (["1:"], ["<s>"], ["[1]"]) and "[1]" in words:
+            words = words[words.index("[1]") + 1 :]
+        return words
 
     @cached_property
     def loss(self) -> TextLoss:
@@ -479,7 +403,8 @@ class AlgorithmText:
 
     def _cells(self, name: str) -> list[Cell | Fraction]:
         """The cells of an answer, component by component, samples within."""
-        node, out = self.graph.outputs[name], []
+        node = self.graph.outputs[name]
+        out: list[Cell | Fraction] = []
         for place in self.places[name]:
             if isinstance(place, str) and place.isupper():
                 out += [(place, k) for k in range(self.samples)]
@@ -502,6 +427,42 @@ class AlgorithmText:
         if self.graph.packed == "dict":
             return answers
         return tuple(answers.values()) if self.graph.packed == "tuple" else answers["value"]
+
+
+def _replayed(program: ProgramText, words: list[str]) -> dict[Cell, int]:
+    """What memory holds after a run that is given as words; refused if the program runs another."""
+    form = program.sizes.format
+    one = 1 << form.fraction
+    memory: dict[Cell, int] = {}
+    for dst, word, _ in program.data:
+        assert dst.name is not None
+        assert word.units is not None
+        memory[dst.name, dst.cell] = word.units
+    label, at = 1, 0
+    while label != END:
+        line = program.lines[label - 1]
+        dst = line.destination
+        written = " ".join(words[at : at + 2])
+        number = "".join(words[at + 2 : at + 3])
+        if written != dst.text or not form.is_word(number):
+            raise ProgramError(
+                f"at word {at + 1} the run says '{written} {number}', and line {label} writes "
+                f"'{dst.text}' and a number: this run is not complete, or not of this program. "
+                "Generate until [end]."
+            )
+        value = form.units(number)
+        assert dst.name is not None
+        cell = dst.cell if dst.index is None else memory[dst.index, None] // one
+        memory[dst.name, cell] = value
+        label = following(line, LevelArithmetic(form), value)
+        shown = f"[{label or 'end'}]"
+        if words[at + 3 : at + 4] not in ([shown], [] if label == END else [shown]):
+            raise ProgramError(
+                f"after {dst.text} {number} the program goes to {shown}, and the run says "
+                f"{' '.join(words[at + 3 : at + 4])!r}. It is not complete, or not of this program."
+            )
+        at += 4
+    return memory
 
 
 def _difference(one: Any, other: Any) -> float:

@@ -22,11 +22,12 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from iceform.arithmetic.balls import balls_of
 from iceform.errors import ProgramError
+from iceform.targets.text.balls import exact, function_of_ball
 from iceform.targets.text.numbers import NumberFormat
 from iceform.targets.text.syntax import ProgramLine, ProgramText, TextError, parse
 from iceform.targets.text.words import END, FUNCTIONS, TextSizes, TextWord
 
-__all__ = ["Cell", "TextRun", "check", "execute", "interpret", "rounded_function"]
+__all__ = ["Cell", "TextRun", "check", "execute", "following", "interpret", "rounded_function"]
 
 V = TypeVar("V")
 Cell = tuple[str, int | None]  # a scalar's name and None, or an array's and the number of a cell
@@ -89,7 +90,13 @@ _RATIONAL: dict[str, Callable[[NumberFormat, int], Fraction | int]] = {
     "sqrt": _sqrt,
     "rsqrt": _rsqrt,
 }
-_AT_ZERO = {"exp": 1, "cos": 1, "sin": 0, "tanh": 0, "sigmoid": Fraction(1, 2)}
+_AT_ZERO: dict[str, Fraction | int] = {
+    "exp": 1,
+    "cos": 1,
+    "sin": 0,
+    "tanh": 0,
+    "sigmoid": Fraction(1, 2),
+}
 
 
 def _irrational(form: NumberFormat, units: int, name: str) -> Fraction | int:
@@ -104,29 +111,16 @@ def _irrational(form: NumberFormat, units: int, name: str) -> Fraction | int:
     bits = _FIRST_BITS
     while True:
         with balls_of(bits) as flint:
-            value = _ball_of(flint, name, flint.arb(units) / one) * one
-            ends = [_fraction(value.lower()), _fraction(value.upper())]
-        levels = {form.rounded(end) for end in ends}
+            value = function_of_ball(name, flint.arb(units) / one) * one
+            if value > form.largest:  # however large: its digits are not asked for
+                return form.largest
+            if 4 * abs(value) < 1:
+                return 0
+            ends = (value.lower(), value.upper()) if value.is_finite() else ()
+            levels = {form.rounded(exact(end)) for end in ends}
         if len(levels) == 1:
             return levels.pop()
         bits *= 2
-
-
-def _ball_of(flint: Any, name: str, x: Any) -> Any:
-    """A function's enclosure at a ball; outside its domain, what the machine's text says."""
-    if name == "sigmoid":
-        return 1 / (1 + (-x).exp())
-    if name == "recip":
-        return 1 / x
-    return getattr(x, name)()
-
-
-def _fraction(end: Any) -> Fraction:
-    """The exact value of a ball of radius 0; an infinite one is as good as a very large one."""
-    if not end.is_finite():
-        return Fraction(2) ** (2**12) * (1 if end > 0 else -1)
-    mantissa, exponent = end.man_exp()
-    return Fraction(int(mantissa)) * Fraction(2) ** int(exponent)
 
 
 # ------------------------------------------------------------------------------------ one execution
@@ -221,9 +215,8 @@ class _Execution(Generic[V]):
         value = self.read(self.program.sizes.words[self.program.sizes.ids[word.index]], line)
         at = self.arithmetic.index(value)
         if at is None or not 0 <= at < self.program.sizes.cells:
-            shown = value if at is None else at
-            if isinstance(shown, int) and at is None:
-                shown = self.program.sizes.format.word(shown)
+            form = self.program.sizes.format
+            shown = form.word(value) if isinstance(value, int) else value
             raise TextError(
                 line,
                 word.text,
@@ -258,18 +251,20 @@ class _Execution(Generic[V]):
             cell = self.cell(line.destination, line.line)
             value = self.arithmetic.compute(line.operation, values)
             self.memory[cell] = value
-            label = self._next(line, value)
+            label = following(line, self.arithmetic, value)
             yield Executed(line, cell, value, label)
 
-    def _next(self, line: ProgramLine, value: V) -> int:
-        end = line.end
-        if end.kind == "line":
-            return line.label + 1
-        assert end.label is not None
-        if end.kind == "goto":
-            return end.label
-        assert end.test is not None
-        return end.label if self.arithmetic.holds(end.test, value, line) else line.label + 1
+
+def following(line: ProgramLine, arithmetic: TextArithmetic[V], value: V) -> int:
+    """The label of the next instruction after one whose result is ``value``."""
+    end = line.end
+    if end.kind == "line":
+        return line.label + 1
+    assert end.label is not None
+    if end.kind == "goto":
+        return end.label
+    assert end.test is not None
+    return end.label if arithmetic.holds(end.test, value, line) else line.label + 1
 
 
 def execute(

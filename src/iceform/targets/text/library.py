@@ -113,7 +113,7 @@ LONG_DIVISION = """
 10: i = i + 1
 11: t = i - n if < 0 goto 3
 12: r = r goto end
-n = 6  d = 17
+n = 6  d = 11
 A[0] = 8  A[1] = 0  A[2] = 1  A[3] = 9  A[4] = 7  A[5] = 9
 """
 

@@ -58,12 +58,12 @@ class NumberFormat:
     @property
     def largest(self) -> int:
         """The largest level, in units."""
-        return (2**self.bits - 1) << self.coarsest
+        return ((1 << self.bits) - 1) << self.coarsest
 
     @property
     def count(self) -> int:
         """How many levels there are: zero, and as many below as above it."""
-        return 2 * (2**self.bits - 1 + self.coarsest * 2 ** (self.bits - 1)) + 1
+        return 2 * ((1 << self.bits) - 1 + (self.coarsest << (self.bits - 1))) + 1
 
     @cached_property
     def levels(self) -> tuple[int, ...]:
@@ -86,6 +86,10 @@ class NumberFormat:
     @cached_property
     def _word(self) -> dict[int, str]:
         return dict(zip(self.levels, self.words, strict=True))
+
+    def is_word(self, word: str) -> bool:
+        """Whether this is the word of a level."""
+        return word in self._units
 
     def is_level(self, units: int) -> bool:
         """Whether this many units are a level."""

@@ -142,8 +142,12 @@ class TermTable:
     ) -> list[ScalarTerm]:  # fmt: skip
         """The components of a softmax over the samples."""
         args = (*query, *key, *value, *(() if bias is None else (bias,)))
-        whole = self._make("attended", args, (len(query), len(value), bias is not None), lane)
-        return [self._make("part", (whole,), k, lane) for k in range(len(value))]
+        whole = self._make("attended", args, (len(query), len(value)), lane)
+        return [self.part(whole, k) for k in range(len(value))]
+
+    def part(self, whole: ScalarTerm, k: int) -> ScalarTerm:
+        """One component of a softmax over the samples."""
+        return self._make("part", (whole,), k)
 
     # ------------------------------------------------------------------------------- formulas
 
@@ -153,29 +157,25 @@ class TermTable:
             return z
         if isinstance(tree, trees.Number):
             return self.constant(tree.value)
-        if tree.name == "^":
-            return self.power(self.formula(tree.arguments[0], z), tree.arguments[1])
         args = [self.formula(a, z) for a in tree.arguments]
         rule = _COMPOSED.get(tree.name)
         return rule(self, *args) if rule is not None else self.call(tree.name, *args)
 
-    def power(self, base: ScalarTerm, exponent: trees.Node) -> ScalarTerm:
-        """A power with a constant exponent."""
-        if not isinstance(exponent, trees.Number):
-            raise ProgramError("a power whose exponent varies has no text; write exp(b log(a))")
-        by = exponent.value
-        if by < 0:
-            if by == Fraction(-1, 2):
-                return self.call("rsqrt", base)
-            return self.call("recip", self.power(base, trees.Number(-by)))
+    def power(self, base: ScalarTerm, exponent: ScalarTerm) -> ScalarTerm:
+        """A power: by products and roots, else by logarithm and exponential."""
+        by = exponent.value if exponent.kind == "number" else None
+        if by == Fraction(-1, 2):
+            return self.call("rsqrt", base)
         if by == Fraction(1, 2):
             return self.call("sqrt", base)
-        if by.denominator == 1 and by <= _LARGEST_POWER:
+        if by is not None and by < 0:
+            return self.call("recip", self.power(base, self.constant(-by)))
+        if by is not None and by.denominator == 1 and by <= _LARGEST_POWER:
             out = self.constant(1)
             for _ in range(int(by)):
                 out = self.product(out, base)
             return out
-        return self.call("exp", self.affine(self.call("log", base), by))
+        return self.call("exp", self.product(self.call("log", base), exponent))
 
     def sign(self, a: ScalarTerm) -> ScalarTerm:
         """1, 0 or -1."""
@@ -260,6 +260,7 @@ _COMPOSED: dict[str, Callable[..., ScalarTerm]] = {
     "-": lambda t, a, b: t.subtract(a, b),
     "*": lambda t, a, b: t.product(a, b),
     "/": lambda t, a, b: t.product(a, t.call("recip", b)),
+    "^": lambda t, a, b: t.power(a, b),
     "neg": lambda t, a: t.affine(a, Fraction(-1)),
     "relu": _max0,
     "clip": lambda t, a, low, high: t.call("min", t.call("max", a, low), high),

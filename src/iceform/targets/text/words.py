@@ -5,8 +5,8 @@ A word is one token. In this order the vocabulary holds
 ========= ============================================== =====================================
 kind      words                                          parts
 ========= ============================================== =====================================
-start     ``<s>`` (first token; padding)
-table     ``<0>`` ... (prefix, not typed by anybody)     ``cell``: which
+start     ``<s>`` (first token)
+table     ``<0>`` ... (prefix, nobody types them)        ``cell``: which
 label     ``1:`` ...                                     ``label``
 trace     ``[1]`` ... ``[end]``                          ``label`` (``END`` = 0 for ``end``)
 line      the end of a line
@@ -107,7 +107,8 @@ class TextSizes:
 
     ``labels``: lines of a program; ``scalars``: names a to z, then t0, t1, ...; ``arrays``: capital
     letters; ``indices``: how many of i j k l m n p q address arrays; ``cells``: of each array;
-    ``positions``: tokens in all; ``tables``: tokens of the prefix after ``<s>``.
+    ``positions``: tokens in all; ``tables``: tokens of the prefix after ``<s>``, which a program in
+    the weights keeps its numbers in.
     """
 
     format: NumberFormat = NumberFormat()  # noqa: RUF009 - frozen
@@ -117,7 +118,7 @@ class TextSizes:
     indices: int = 8
     cells: int = 32
     positions: int = 4096
-    tables: int = 17
+    tables: int = 0
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
@@ -252,13 +253,13 @@ class TextSizes:
         def special(word: str) -> AddedToken:  # looked for after comments have been stripped
             return AddedToken(word, normalized=True, special=True)
 
-        return PreTrainedTokenizerFast(
+        return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
             tokenizer_object=inner,
             bos_token=special(START),
-            pad_token=special(START),
+            pad_token=special(f"[{_label(END)}]"),
             eos_token=special(f"[{_label(END)}]"),
             additional_special_tokens=[special(word) for word in self.prefix[1:]],
-            padding_side="right",
+            padding_side="left",
             model_max_length=self.positions,
             model_input_names=["input_ids", "attention_mask"],
             clean_up_tokenization_spaces=False,
