@@ -14,61 +14,16 @@ import argparse
 import random
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from iceform.targets.checking import kernels
+from iceform.targets.text.campaign import Campaign, forced, random_text
 from iceform.targets.text.interpreter import TextRun
 from iceform.targets.text.machine import TextComputer
-from iceform.targets.text.random_programs import random_text
 
-__all__ = ["Campaign", "main"]
-
-
-@dataclass
-class Campaign:
-    """Counts of a campaign, and the programs that went wrong."""
-
-    programs: int = 0
-    tokens: int = 0
-    wrong: int = 0
-    margin: float = float("inf")
-    failed: list[str] = field(default_factory=list)
-
-    def explain(self) -> str:
-        """In one line."""
-        return (
-            f"programs {self.programs:,}, tokens {self.tokens:,}, wrong {self.wrong:,}, "
-            f"least margin {self.margin:.1f}"
-        )
-
-
-def forced(
-    computer: TextComputer, network: GPT2LMHeadModel, runs: list[TextRun], found: Campaign
-) -> None:
-    """Read runs in one pass each and count the words that the network would not have written."""
-    ids = computer.sizes.ids
-    rows = [[ids[w] for w in (*computer.sizes.prefix, *run.program.words, "[1]", *run.words)]
-            for run in runs]  # fmt: skip
-    widest = max(map(len, rows))
-    padded = torch.tensor([row + [0] * (widest - len(row)) for row in rows], device=network.device)
-    with torch.no_grad(), kernels(network.device):
-        hidden = network.transformer(
-            padded, attention_mask=torch.ones_like(padded), use_cache=False
-        ).last_hidden_state
-        for run, row, states in zip(runs, rows, hidden, strict=True):
-            count = len(run.words)
-            logits = network.lm_head(states[len(row) - count - 1 : len(row) - 1]).double()
-            wanted = torch.tensor(row[-count:], device=network.device)[:, None]
-            lead = logits.gather(1, wanted)[:, 0]
-            lead -= logits.scatter(1, wanted, -torch.inf).max(1).values
-            wrong = int((~(lead > 0)).sum())
-            found.programs, found.tokens = found.programs + 1, found.tokens + count
-            found.wrong, found.margin = found.wrong + wrong, min(found.margin, float(lead.min()))
-            if wrong:
-                found.failed.append("\n".join(run.program.words))
+__all__ = ["campaign", "main"]
 
 
 def campaign(
@@ -82,7 +37,7 @@ def campaign(
         runs: list[TextRun] = []
         while len(runs) < batch:
             runs.append(computer.check(random_text(computer.sizes, draw)))
-        forced(computer, network, runs, found)
+        forced(network, runs, found)
         yield found
 
 

@@ -18,7 +18,7 @@ products' and the leak, in units of the unit roundoff u; a chain of heads by the
 **Results keep clear of boundaries.** The exact sum or product of two levels keeps a distance from
 every rounding boundary (``features``). For each pair of levels, or by a bound where pairs are too
 many, that distance less the error of the result must be positive: the *clearance*, in steps. The
-look-ups of exponent and digits then lead by SHARP clearance / shift, less their own rounding.
+heads that compare it then lead by SHARP clearance / shift, less their own rounding.
 
 **Scores.** The right word leads in the language-model head, for all words at once.
 
@@ -40,9 +40,9 @@ from torch import Tensor
 
 from iceform.certificates import Step
 from iceform.targets.design import Head
-from iceform.targets.text.features import SLOT_BITS, LookUpRows, code
+from iceform.targets.text.features import SLOT_BITS, code
 from iceform.targets.text.interpreter import rounded_function
-from iceform.targets.text.layers import RECENT, SHARP, TextLayers
+from iceform.targets.text.layers import KIND, RECENT, SCORE, SHARP, TextLayers
 from iceform.targets.text.words import FUNCTIONS
 from iceform.validation import unit_roundoff
 
@@ -124,9 +124,7 @@ class TextCertificate:
         }  # fmt: skip
 
 
-def certify(
-    layers: TextLayers, embedding: Tensor, tensors: dict[str, Tensor]
-) -> TextCertificate:
+def certify(layers: TextLayers, embedding: Tensor, tensors: dict[str, Tensor]) -> TextCertificate:
     """What is proven of these tensors as the machine of this design with these words."""
     return _Account(layers, embedding, tensors).certificate()
 
@@ -144,9 +142,7 @@ class _Maps:
 class _Account:
     """Everything that is added up, layer after layer."""
 
-    def __init__(
-        self, layers: TextLayers, embedding: Tensor, tensors: dict[str, Tensor]
-    ) -> None:
+    def __init__(self, layers: TextLayers, embedding: Tensor, tensors: dict[str, Tensor]) -> None:
         self.layers, self.design = layers, layers.design
         self.features, self.sizes = layers.features, layers.features.sizes
         self.words, self.tensors = embedding, tensors
@@ -191,7 +187,8 @@ class _Account:
         )
 
     def fail(self, reason: str) -> None:
-        self.failures.append(reason)
+        if reason not in self.failures:
+            self.failures.append(reason)
 
     def say(self, symbol: str, formula: str, value: float, why: str) -> float:
         self.steps.append(Step(symbol, formula, value, why))
@@ -247,8 +244,12 @@ class _Account:
 
     def _check_norm(self) -> None:
         self.say("u", "unit roundoff", self.u, f"of {self.sizes.dtype}")
-        self.say("deviation", "sum of squares/(4 C^2)", self.deviation,
-                 f"of the norm's root from that of the ballast C = {self.design.ballast:g}")
+        self.say(
+            "deviation",
+            "sum of squares/(4 C^2)",
+            self.deviation,
+            f"of the norm's root from that of the ballast C = {self.design.ballast:g}",
+        )
         self.say("mean", "MEAN u C", self.mean, "what a norm may subtract from every feature")  # fmt: skip
 
     # ----------------------------------------------------------------------------- the weights
@@ -349,8 +350,8 @@ class _Account:
             self.fail(f"layer {number}: a head that should be idle writes")
 
     def _head(self, number: int, index: int, head: Head, errors: Tensor) -> None:
-        if head.role.startswith(("exponent", "digit")):
-            margin = self._look_up(number, index, head)
+        if head.role.startswith(("above", "below", "digit")):
+            margin = self._comparison(number, index, head)
         else:
             margin = self._looking(number, head, errors)
         self.leaks[number, index] = self.sizes.positions * math.exp(min(0.0, -margin.left))
@@ -391,11 +392,13 @@ class _Account:
             self.fail(f"{margin.what}: {margin.left:.3g} logits are left of {margin.gap:.3g}")
 
     def _own_error(self) -> float:
-        """The steep head: its argument is off by units of a and b; at the least difference."""
+        """The steep head's, at a difference d of two levels.
+
+        d is at least the finer operand's granule, and that operand is below 2^bits granules, so
+        that |a| + |b| is at most (2^(bits + 1) + 1) |d|.
+        """
         relative = (self.read_units + self.own_units) * self.u
-        least = 2.0**-self.features.value_bits
-        steep = relative * 2 / least * SHARP  # |a| + |b| is at most 2
-        return steep + 4 * self.layers.far * (NORM + ROOT + 4) * self.u
+        return SHARP * relative * (2.0 ** (self.features.format.bits + 1) + 1) + self._self_error
 
     def _carry(self, number: int, maps: _Maps) -> None:
         """Errors of what the layer writes, at tokens that matter; one head of several is active."""
@@ -545,7 +548,9 @@ class _Account:
             if word.units is None:
                 continue
             for k, name in enumerate(FUNCTIONS):
-                wanted = rounded_function(form, name, word.units) / 2.0 ** (form.fraction + form.top)
+                wanted = rounded_function(form, name, word.units) / 2.0 ** (
+                    form.fraction + form.top
+                )
                 count += 1
                 if abs(float(held[token, at.start + k]) - wanted) > 0:
                     self.fail(f"{name}({word.text}) in the weights is not the interpreter's")
@@ -573,72 +578,88 @@ class _Account:
         return 2 * self.u * self.mean + max(self.leaks.values()) * self._widest
 
     @cached_property
-    def clearance(self) -> float:
-        """Least distance of a result from a boundary less its error, in steps."""
-        form, u = self.features.format, self.u
-        read = self.say("read", "NORM + root + 2 + SOFTMAX + 1 units", self.read_units * u,
-                        "relative error of an operand in the stream")
-        total = self.say("sum", "read + own", read + self.own_units * u,
-                         "relative to |a| + |b|: read, then added to the result")
-        product = self.say("product", "read + own + bits + 1 units",
-                           read + (self.own_units + form.bits + 1) * u,
-                           "relative: one term a bit, all of one sign")
-        absolute = self.say("absolute", "2 u mean + leaks", self._absolute(),
-                            "over 2^top: does not shrink with the number")
-        rest = self.say("rest", "own + digits (NORM + root + 6) units",
-                        (self.own_units + len(self.features.digits) * (NORM + self.root / u + 6)) * u,
-                        "relative to 2^bits steps: scaling, and the digits taken away")  # fmt: skip
-        scale = 2.0 ** (form.fraction + form.top)  # units a result over 2^top
-        if form.count <= _PAIRS:
-            clear = self._enumerated(total, product, absolute * scale, rest)
-        else:
-            clear = self._bounded(total, product, absolute * scale, rest)
-        if not clear > 0:
-            self.fail(f"results come within {clear:.3g} steps of a boundary")
-        return clear
+    def clearance(self) -> tuple[float, float]:
+        """Least distance of a result from a boundary less its error, in steps.
 
-    def _enumerated(self, total: float, product: float, absolute: float, rest: float) -> float:
+        For the boundaries between segments, and for those of digits.
+        """
+        form, u = self.features.format, self.u
+        read = self.say(
+            "read",
+            "NORM + root + 2 + SOFTMAX + 1 units",
+            self.read_units * u,
+            "relative error of an operand in the stream",
+        )
+        total = self.say(
+            "sum",
+            "read + own",
+            read + self.own_units * u,
+            "relative to |a| + |b|: read, then added to the result",
+        )
+        product = self.say(
+            "product",
+            "read + own + bits + 1 units",
+            read + (self.own_units + form.bits + 1) * u,
+            "relative: one term a bit, all of one sign",
+        )
+        absolute = self.say(
+            "absolute",
+            "2 u mean + leaks",
+            self._absolute(),
+            "over 2^top: does not shrink with the number",
+        )
+        rest = self.say("rest", "own (2 + 1/15) + 4 units", (self.own_units * (2 + 1 / 15) + 4) * u,
+                        "relative to the result in steps: scaling, and the digits taken away")  # fmt: skip
+        scale = 2.0 ** (form.fraction + form.top)  # units a result over 2^top
+        find = self._enumerated if form.count <= _PAIRS else self._bounded
+        segments, digits = find(total, product, absolute * scale, rest)
+        self.say("clearance of segments", "min (distance - error)", segments, "steps")
+        self.say("clearance of digits", "min (distance - error)", digits, "steps")
+        return segments, digits
+
+    def _enumerated(
+        self, total: float, product: float, absolute: float, rest: float
+    ) -> tuple[float, float]:
+        """Every pair of levels: sum, difference, product, maximum and minimum."""
         form = self.features.format
         levels = np.array(form.levels, dtype=np.float64)
-        least = math.inf
+        found = [(math.inf, math.inf)]
         for start in range(0, len(levels), _PART):
             a = levels[start : start + _PART, None]
-            sums = a + levels
             sizes = np.abs(a) + np.abs(levels)
-            least = min(least, self._least(sums, total * sizes + 2 * absolute, rest))
+            added = total * sizes + 2 * absolute
+            found.append(self._least(a + levels, added, rest))
             products = a * levels / 2.0**form.fraction
             off = product * np.abs(products) + (2 * np.abs(a) / 2.0**form.fraction + 1) * absolute
-            least = min(least, self._least(products, off, rest))
-            larger = np.maximum(a, levels)
-            both = 2 * (total * sizes + 2 * absolute)
-            least = min(least, self._least(larger + 0 * sizes, both, rest))
-        self.enumerated["pairs of levels: sum or difference, product, maximum or minimum"] = (
-            len(levels) ** 2
-        )
-        return self.say("clearance", "min over all pairs (distance - error)", least,
-                        "steps; every sum, difference, product, maximum and minimum")  # fmt: skip
+            found.append(self._least(products, off, rest))
+            # b + max(a - b, 0): two more sums
+            found.append(self._least(np.maximum(a, levels), 2 * added, rest))
+        self.enumerated["pairs of levels, each added, multiplied and compared"] = len(levels) ** 2
+        return min(f[0] for f in found), min(f[1] for f in found)
 
-    def _least(self, exact: np.ndarray, error: np.ndarray, rest: float) -> float:
-        """Least clearance of results in units, in steps."""
+    def _least(self, exact: np.ndarray, error: np.ndarray, rest: float) -> tuple[float, float]:
+        """Least clearances of results in units, in steps."""
         f = self.features
-        bits, last = f.format.bits, f.segments - 2
+        bits, last = f.format.bits, f.segments - 1
         sizes = np.abs(exact)
         segment = np.clip(np.frexp(sizes)[1] - bits, 0, last)
         step = np.exp2(segment)
         shift = np.array([f.shift(j) for j in range(last + 1)])
-        # Boundaries of the digits lie at whole numbers + 1/2 - shift.
+        # Boundaries of digits lie at whole numbers + 1/2 - shift.
         at = exact / step + shift[segment] - 0.5
-        away = np.abs(at - np.round(at))
-        inside = sizes <= (2.0**bits - 0.5) * 2.0**last
-        clear = np.where(inside, away - error / step - rest * 2.0**bits, np.inf)
-        for j in range(last + 1):
-            for sign in (1, -1):
-                edge = sign * (2.0**bits - 0.5 - sign * shift[j]) * 2.0**j
-                beyond = (np.abs(exact - edge) - error) / 2.0**j
-                clear = np.minimum(clear, np.where(np.abs(beyond) < 1, beyond, np.inf))
-        return float(clear.min())
+        away = np.abs(at - np.round(at)) - (error + rest * sizes) / step
+        inside = (exact < f.edge(last, 1)) & (exact > f.edge(last, -1))
+        digits = float(np.where(inside, away, np.inf).min())
+        edges = [
+            float(((np.abs(exact - f.edge(j, sign)) - error) / 2.0**j).min())
+            for j in range(last + 1)
+            for sign in (1, -1)
+        ]
+        return min(edges), digits
 
-    def _bounded(self, total: float, product: float, absolute: float, rest: float) -> float:
+    def _bounded(
+        self, total: float, product: float, absolute: float, rest: float
+    ) -> tuple[float, float]:
         """For segment j, results that are no levels: their distance is at least half a granule.
 
         Where a sum is no level its finer operand is below 2^bits granules, so that |a| + |b| is at
@@ -647,69 +668,43 @@ class _Account:
         are half a step from a boundary.
         """
         f, least = self.features, math.inf
-        bits, last = f.format.bits, f.segments - 2
+        bits, last = f.format.bits, f.segments - 1
         for j in range(last + 1):
             largest = 3 * 2.0 ** (bits + last - j)  # steps
             third = min(2.0 ** (2 * bits + 1), largest) if self.sizes.third_operand else 0.0
             size = max(third, 2.0 ** (bits + 1))
-            error = max(total, product + total) * size + rest * 2.0**bits
-            error += (2.0 ** (f.format.top + 1) + 4) * absolute / 2.0**j
-            worst = max(total, product) * 2 * largest + rest * 2.0**bits
+            fixed = (2.0 ** (f.format.top + 1) + 4) * absolute / 2.0**j + rest * 2.0**bits
+            error = (total + product) * size + fixed
+            worst = 2 * (total + product) * largest + fixed
             least = min(least, f.shift(j) - error, 0.5 - f.shift(j) - worst)
-        return self.say("clearance", "min over segments (half a granule - error)", least,
-                        "steps; a bound for all pairs and triples of levels")  # fmt: skip
+        return least, least
 
-    # ------------------------------------------------------------------------------ look-ups
+    # ------------------------------------------------------------------------- comparisons
 
-    @cached_property
-    def lead(self) -> float:
-        """Of the right row of a look-up over the next one."""
-        return self.say("lead", "SHARP clearance/shift", SHARP * self.clearance / self.features.least_shift,
-                        "logits, of the right row of a look-up over the next")  # fmt: skip
-
-    def _look_up(self, number: int, index: int, head: Head) -> TextMargin:
-        """The margin of a look-up: its lead less the rounding of its own logits."""
+    def _comparison(self, number: int, index: int, head: Head) -> TextMargin:
+        """A head that compares a number with a boundary: its lead less its own rounding."""
         f = self.features
-        if head.role.startswith("exponent"):
-            what, reach = "exponent", 1.0
-            rows = f.segment_rows(1 if "positive" in head.role else -1)
-            scale = SHARP / (f.least_shift * 2.0**-f.format.bits)
-        else:
-            what, digit = head.role, int(head.role.split()[1]) - 1
-            rows, _ = f.digit_rows(digit)
-            scale = SHARP * 2.0 ** sum(f.digits[digit + 1 :]) / f.least_shift
-            reach = 1.0 if digit == 0 else 2.0 ** (sum(f.digits[digit:]) - f.format.bits)
-        rounding = self._row_rounding(f"{number}: {what}", rows, scale, reach)
-        error = rounding + 2 * (self._stored(number, index) + self._words_off(head, reach))
+        segments, digits = self.clearance
+        between = not head.role.startswith("digit")
+        clear = segments if between else digits
+        if not clear > 0:
+            self.fail(f"results come within {clear:.3g} steps of a boundary")
+        lead = SHARP * clear / f.least_shift
+        row = head.logit[-1][0]
+        edge = abs(row.reads.get(("one", 0), 0.0))
+        slope = max(abs(c) for (name, _), c in row.reads.items() if name != "one")
+        # At the boundary the number is the edge: both are normalised, multiplied and added.
+        rounding = 2 * edge * (NORM + 3 + len(head.logit) + 1) * self.u
+        rounding += 2 * self.u * self.mean * (slope + edge)
+        rounding += self._self_error + 2 * self._stored(number, index)
+        what = "ends of segments" if between else head.role.split(",")[0]
         why = "distance from the boundary; its own rounding"
-        return TextMargin(f"{number}: {what}", self.lead, error, why)
+        return TextMargin(f"{number}: {what}", lead, rounding, why)
 
-    def _row_rounding(self, what: str, rows: LookUpRows, scale: float, reach: float) -> float:
-        """Of the two rows that meet at a boundary, in logits; others must be far below there."""
-        slopes, offsets = np.array(rows.slopes), np.array(rows.offsets)
-        units = (2 * (NORM + 2) + 4) * self.u + self.root
-        worst = 0.0
-        for j, x in enumerate(rows.boundaries):
-            if abs(x) > 1.5 * reach:
-                continue
-            behind = scale * (slopes[j] * x + offsets[j] - slopes * x - offsets)
-            rounding = scale * units * (np.abs(slopes * x) + np.abs(offsets))
-            both = rounding + max(rounding[j], rounding[j + 1])
-            worst = max(worst, float(both[j : j + 2].max()))
-            others = np.delete(behind - both, [j, j + 1])
-            if len(others) and not others.min() > self.lead:
-                self.fail(f"{what}: a third row comes near at {x:.3g}")
-        return worst
-
-    def _words_off(self, head: Head, reach: float) -> float:
-        """What the stored rows of a table differ from the design, in logits."""
-        out = 0.0
-        for query, key in head.logit[:2]:
-            (where,) = key.reads
-            off = float(self.error[self.design.place(where)])
-            size = reach if ("one", 0) not in query.reads else 1.0
-            out += off * size * max(abs(c) for c in query.reads.values())
-        return out
+    @property
+    def _self_error(self) -> float:
+        """Of the two logits that a token has for itself and, as a query, for the start token."""
+        return 4 * self.layers.far * (NORM + self.root / self.u + 6) * self.u
 
     def _stored(self, number: int, head: int) -> float:
         """By how much stored weights of a head differ from the design, in logits."""
@@ -737,9 +732,20 @@ class _Account:
                  "write": self._write_states()}  # fmt: skip
         for kind, states in kinds.items():
             tokens = [t for t, w in enumerate(self.sizes.words) if w.kind == kind]
-            margin = self._least_lead(states, tokens)
-            self._note(TextMargin(f"scores: {kind}", margin, error, "every word against every other"))
+            margin = min(self._least_lead(states, tokens), self._other_kinds(kind))
+            self._note(
+                TextMargin(f"scores: {kind}", margin, error, "every word against every other")
+            )
             self.enumerated[f"scores of {kind} words, each against all"] = len(states)
+
+    def _other_kinds(self, kind: str) -> float:
+        """The lead over words of other kinds, whatever other features hold."""
+        f = self.features
+        comparisons = f.segments - 1 + sum(2**bits - 1 for bits in f.digits)
+        most = {"number": comparisons, "trace": 3 * f.label_bits, "write": sum(f.address.values())}
+        own = {"number": comparisons, "trace": f.label_bits,
+               "write": f.name_bits + f.index_bits}  # fmt: skip
+        return KIND + SCORE * (own[kind] - max(v for k, v in most.items() if k != kind))
 
     def _least_lead(self, states: Tensor, tokens: list[int]) -> float:
         scores, least = self.layers.scores(), math.inf
@@ -751,11 +757,11 @@ class _Account:
         return least
 
     def _states(self, kind: str, codes: Iterator[dict[str, Tensor]]) -> Tensor:
-        """Ideal streams of which each says one word; all else that scores read is at its worst."""
+        """Ideal streams of which each says one word."""
         rows = []
         for held in codes:
             row = torch.zeros(self.features.all.total).double()
-            row[self.at(kind)] = 1.0
+            row[self.at(kind)] = row[self.at("one")] = 1.0
             for name, bits in held.items():
                 row[self.at(name)] = bits
             rows.append(row)
@@ -765,11 +771,8 @@ class _Account:
         def codes() -> Iterator[dict[str, Tensor]]:
             for word in self.sizes.words:
                 if word.units is not None:
-                    held = self.layers._number_codes(word.units)
-                    exponent = held["exponent"] / held["exponent"].max()
-                    if float(exponent.sum()) > 1:
-                        exponent[-1] = 0.0
-                    yield {**held, "exponent": exponent}
+                    exponent, digits = self.features.level_code(word.units)
+                    yield {"exponent": exponent, **{f"digit{d}": c for d, c in enumerate(digits)}}
 
         return self._states("is_write", codes())
 

@@ -32,7 +32,12 @@ __all__ = ["TextFeatures", "code"]
 
 PERIODS = 16  # ratio of the periods of positions
 _DIGIT = 4  # bits that are compared at once
-_SLOTS = {"+": 1, "-": 1, "*": 2, ",": 2}  # what stands before a literal; functions 1, write words 0
+_SLOTS = {
+    "+": 1,
+    "-": 1,
+    "*": 2,
+    ",": 2,
+}  # what stands before a literal; functions 1, write words 0
 SLOT_BITS = 2
 OPERANDS = ("a", "b", "c")
 
@@ -307,7 +312,9 @@ class TextFeatures:
         f = self.format
         values = units / 2.0**f.fraction
         bits = (np.abs(units)[:, None] >> np.arange(self.value_bits)) & 1
-        cells = np.where((values >= 0) & (values < self.sizes.cells) & (values % 1 == 0), values, -1)
+        cells = np.where(
+            (values >= 0) & (values < self.sizes.cells) & (values % 1 == 0), values, -1
+        )
         whole = torch.stack([
             code(int(c), self.cell_bits) if c >= 0 else torch.zeros(self.cell_bits).double()
             for c in cells

@@ -214,7 +214,7 @@ class TextLayers:
         yield from self.heads("fetch the line", current, moves)
 
     def _branch(self) -> Head:
-        """jump - next where the sign of the number passes the test; 0 where it does not."""
+        """Jump - next where the sign of the number passes the test; 0 where it does not."""
         logit = (
             *self._current(reads("start"), ("label2",)),
             (reads("sign", 2 * SHARP), reads("test")),
@@ -233,7 +233,9 @@ class TextLayers:
         return plus(reads("into.written"), reads("into.line", -1.0))
 
     def _indices(self) -> Iterator[Head]:
-        places = [(f"run.{o}.uses", f"run.{o}.cell", f"operand {o}") for o in self.features.operands]
+        places = [
+            (f"run.{o}.uses", f"run.{o}.cell", f"operand {o}") for o in self.features.operands
+        ]
         for uses, cell, role in (*places, ("uses", "cell", "the cell written")):
             logit = (
                 *self.match([uses], "into.index", self.far, Row()),
@@ -305,9 +307,13 @@ class TextLayers:
         start = reads("start")
         return ((ONE, self.recent()), (self.recent(), start), (lead, start))
 
-    def _if(self, role: str, flags: Sequence[Row], value: Row, to: str, factor: float = 1.0) -> Head:
+    def _if(
+        self, role: str, flags: Sequence[Row], value: Row, to: str, factor: float = 1.0
+    ) -> Head:
         """The value where all flags are 1, 0 where one of them is 0."""
-        lead = plus(*(times(f, -2 * SHARP) for f in flags), Row(constant=SHARP * (2 * len(flags) - 1)))
+        lead = plus(
+            *(times(f, -2 * SHARP) for f in flags), Row(constant=SHARP * (2 * len(flags) - 1))
+        )
         return self._own(role, lead, value, to, factor)
 
     def _operations(self) -> Iterator[list[Head]]:

@@ -13,6 +13,7 @@ the text is data only.
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
@@ -29,7 +30,6 @@ from iceform.errors import (
     ParameterError,
     PrecisionError,
     ProgramError,
-    TargetError,
 )
 from iceform.targets.architectures import architecture
 from iceform.targets.checking import kernels
@@ -55,6 +55,7 @@ GENERATION = "generation_config.json"
 TRUTH = "ground_truth.json"
 MODES = ("prompt", "weights")
 _FORMAT = ("bits", "fraction", "top")
+_LABEL = re.compile(r"\s*(\d+:)")
 _EXAMPLE = "1: s = a * a goto end\na = 1.5"
 
 
@@ -117,13 +118,13 @@ class TextComputer:
         if not isinstance(text, str):
             raise ProgramError(f"data are a text, got {type(text).__name__}. Pass a str.")
         assert self.program is not None
+        for number, line in enumerate(text.split("\n"), 1):
+            if found := _LABEL.match(line):
+                message = "the program is in the weights; the text is its data only."
+                raise TextError(number, found[1], message)
         above = self.program.rstrip("\n").count("\n") + 1
         try:
             whole = parse(self.sizes, f"{self.program.rstrip(chr(10))}\n{text}")
-            if len(whole.lines) > len(self._held.lines):
-                first = whole.lines[len(self._held.lines)]
-                message = "the program is in the weights; the text is its data only."
-                raise TextError(first.line, f"{first.label}:", message)
             words = whole.words[len(self._held.words) :]
             return check(self.sizes, replace(whole, sizes=self.sizes, words=words))
         except TextError as error:
@@ -139,9 +140,7 @@ class TextComputer:
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerFast:
         """Text to words, with the prefix before and ``[1]`` after it."""
-        found = self.sizes.tokenizer()
-        found.padding_side, found.pad_token = "left", found.eos_token
-        return found
+        return self.sizes.tokenizer()
 
     # ----------------------------------------------------------------------------- network
 
