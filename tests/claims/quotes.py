@@ -212,7 +212,7 @@ STATED: list[tuple[str, str, str, list[str]]] = [
     ("docs/notebooks/own_loss.ipynb", "defined", "its loss", ["nine times as bad", "0.9", "0.1"]),
     ("docs/playground.md", "asserted", "tests/web/test_site.py", ["33", "65", "129", "24"]),
     ("CHANGELOG.md", "asserted", "tests/computer", ["256", "96"]),
-    ("CONTRIBUTING.md", "asserted", "tests/test_levels.py", ["24 once", "36 in"]),
+    ("CONTRIBUTING.md", "asserted", "tests/test_levels.py", ["25 once", "37 in"]),
     ("docs/how_it_works.md", "defined", "where float64's exponential is 0", ["746"]),
     ("docs/export.md", "defined", "digits of a SHA-256", ["64"]),
     ("docs/sparse.md", "defined", "zero as a solver prints it", ["0.0"]),
