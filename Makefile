@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
+PACKAGES := packages/tolerance
 BENCHMARKS := $(wildcard benchmarks/__main__.py)
 ARGS ?=
 
@@ -19,10 +20,10 @@ SPHINX := OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -n -W --keep-going -j 4 -q
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / && ($$1 != "bench" || "$(BENCHMARKS)") { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt $(PACKAGES:%=%/pyproject.toml)
 	@echo "installing into $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0 -e ".[dev]"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0 -e ".[dev]" $(PACKAGES:%=-e ./%)
 	@touch $@
 
 demo: $(STAMP) ## write out/report.html

@@ -24,13 +24,12 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from torch.profiler import ProfilerActivity, profile
 
-import iceform as ice
 from benchmarks.timing import crowded, wall_ms
-from iceform.tolerances import attention, walking
-from iceform.tolerances.attack import DTYPES, attacked, row, tightness
-from iceform.tolerances.backends import BACKENDS, Backend
-from iceform.tolerances.cases import CASES, Shape, draw
-from iceform.tolerances.kind import Kind
+from iceform_tolerance import attention, tolerance, walking
+from iceform_tolerance.attack import DTYPES, attacked, row, tightness
+from iceform_tolerance.backends import BACKENDS, Backend
+from iceform_tolerance.cases import CASES, Shape, draw
+from iceform_tolerance.kind import Kind
 
 PARTS = ("attack", "kernels", "search", "walk", "cost")
 SEARCHED = ("random", "same sign", "paths")
@@ -248,7 +247,7 @@ def cost(shape: Shape, dtype: torch.dtype, device: torch.device, *, causal: bool
         return scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
 
     def ours() -> torch.Tensor:
-        return ice.tolerance(q, k, v, dtype=dtype, causal=causal)
+        return tolerance(q, k, v, dtype=dtype, causal=causal)
 
     def turns(count: int) -> Iterator[tuple[float, ...]]:
         both = [[wall_ms(call, device) / 1e3 for call in (native, ours)] for _ in range(count)]

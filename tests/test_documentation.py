@@ -39,11 +39,9 @@ PUBLIC = [
     "iceform.algorithms",
     "iceform.sklearn",
     "iceform.machine",
-    "iceform.testing",
-    "iceform.tolerances",
 ]
 NOT_OBJECTS = {
-    "__version__", "export", "interpolation", "algorithms", "targets", "testing", "tolerances",
+    "__version__", "export", "interpolation", "algorithms", "targets",
     "zoo",
 }  # fmt: skip
 

@@ -21,8 +21,7 @@ ROOT = Path(iceform.__file__).parent
 LEVELS = (
     "errors", "validation", "store", "pretrained", "arithmetic", "functions",
     "interpolation", "attention", "backends", "certificates", "constructions", "machine",
-    "computer", "algorithms", "targets", "networks", "zoo", "export", "tolerances", "testing",
-    "sklearn",
+    "computer", "algorithms", "targets", "networks", "zoo", "export", "sklearn",
 )  # fmt: skip
 # Apps: only these may import each other, and the library works without what they need.
 OUTERMOST = {
@@ -258,7 +257,7 @@ def test_the_way_of_a_fit_does_not_grow_in_silence():
 
 
 # Modules that are a surface of their own: what users import from, and the words of a program.
-SURFACES = {"errors.py", "testing.py", "zoo.py", "computer/language.py"}
+SURFACES = {"errors.py", "zoo.py", "computer/language.py"}
 
 
 def test_what_a_room_offers_is_said_by_the_room_alone():

@@ -3,11 +3,12 @@
 Every name is imported when it is first asked for.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from iceform import algorithms, export, interpolation, targets, testing, tolerances, zoo
+    from iceform import algorithms, export, interpolation, targets, zoo
     from iceform.attention import (
         Features,
         FrozenNetwork,
@@ -86,13 +87,12 @@ if TYPE_CHECKING:
     from iceform.machine import ArraySource, Machine
     from iceform.networks import InContext, in_context
     from iceform.targets import check
-    from iceform.tolerances import tolerance
 
 __version__ = "0.2.0"
 
 # The rooms of the public names, for whoever asks; what a type checker reads stands above.
 _WHERE = {
-    "iceform": "algorithms export interpolation targets testing tolerances zoo",
+    "iceform": "algorithms export interpolation targets zoo",
     "iceform.attention": (
         "Features FrozenNetwork HopfieldLayer Lift LiftedAttention Prompt SoftmaxAttention "
         "unchecked"
@@ -120,7 +120,6 @@ _WHERE = {
     "iceform.machine": "ArraySource Machine",
     "iceform.networks": "InContext in_context",
     "iceform.targets": "check",
-    "iceform.tolerances": "tolerance",
 }
 # Levels below those rooms that make themselves known to them: what sizes a machine by default, and
 # what writes programs as checkpoints.
@@ -128,6 +127,12 @@ _BESIDE = {
     "Machine": "iceform.algorithms",
     "Program": "iceform.targets",
     "compile": "iceform.targets",
+}
+# What lives in a package of its own now, by its old name: the distribution, and what to import.
+_MOVED = {
+    "testing": ("iceform-tolerance", "iceform_tolerance.testing"),
+    "tolerance": ("iceform-tolerance", "iceform_tolerance"),
+    "tolerances": ("iceform-tolerance", "iceform_tolerance"),
 }
 _ROOM = {name: room for room, names in _WHERE.items() for name in names.split()}
 
@@ -208,9 +213,6 @@ __all__ = [
     "soft_threshold",
     "stored",
     "targets",
-    "testing",
-    "tolerance",
-    "tolerances",
     "unchecked",
     "vector",
     "where",
@@ -220,9 +222,32 @@ __all__ = [
 ]
 
 
+def _moved(name: str) -> str:
+    distribution, module = _MOVED[name]
+    return (
+        f"iceform.{name} is in a package of its own now: pip install {distribution}, then "
+        f"import {module}"
+    )
+
+
+class _MovedModules:
+    """Asked for modules that nobody has found: an import that has moved says where to."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        package, _, rest = name.partition(".")
+        if package == __name__ and rest in _MOVED:
+            raise ModuleNotFoundError(_moved(rest), name=name)
+
+
+sys.meta_path.append(_MovedModules())
+
+
 def __getattr__(name: str) -> Any:
     room = _ROOM.get(name)
     if room is None:
+        if name in _MOVED:
+            raise AttributeError(_moved(name))
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from iceform.validation import full_precision
 

@@ -7,7 +7,6 @@ the table is worst; tables are lines, even, steep, hard and graded, in odd units
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable
 from functools import lru_cache
@@ -18,10 +17,6 @@ import torch
 
 import iceform as ice
 from iceform.backends import primitives, rounding_of
-from iceform.tolerances import walking
-from iceform.tolerances.inputs import problem_of
-from iceform.tolerances.kind import Kind
-from iceform.tolerances.theorem import check_range, reached, sums_error
 from tests.attacks.outcomes import (
     F32,
     F64,
@@ -34,7 +29,6 @@ from tests.attacks.outcomes import (
 )
 from tests.backends.tables import rounding_bound
 from tests.properties.adversary import targeted_inputs
-from tests.tolerance.walk import norms_of
 
 BF16 = torch.bfloat16
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -273,104 +267,11 @@ def heads(seed: int) -> Outcome | str:
     return Outcome(em.certify(x, *w).error, off, least, out.size, dtype)
 
 
-# ---------------------------------------------------------------------------------------------
-# sums behind a tolerance
-# ---------------------------------------------------------------------------------------------
-
-
-def _rounded_up(logits: torch.Tensor, dtype: torch.dtype, block: int) -> torch.Tensor:
-    """Whether a probability is too large as ``dtype`` holds it, relative to the running maximum."""
-    parts = logits.split(block, 1)
-    tops = torch.stack([part.amax(1) for part in parts], 1).cummax(1).values
-    off = [
-        (p := (part - tops[:, i, None]).exp()).to(dtype).double() > p
-        for i, part in enumerate(parts)
-    ]
-    return torch.cat(off, 1)
-
-
-def sums(seed: int) -> Outcome | str:
-    """Softmax-weighted sums of columns in odd units; logits flat, sharp, equal, of one large key.
-
-    Half of the columns are of those keys whose probability rounds upwards: nothing averages out.
-
-    What is attacked is what tolerances use of them: sums of either sign are off by no more than
-    the theorem says of such a kernel, and sums of what is not negative are hardly too small.
-    """
-    from iceform.backends.triton.sums import BLOCK, weighted_sums
-
-    draw, g = random.Random(seed), torch.Generator().manual_seed(seed)
-    dtype, causal = draw.choice([BF16, torch.float16]), draw.choice([False, True, "lower_right"])
-    large = [1000, 4097] if DEVICE.type == "cuda" else []
-    rows, keys = draw.choice([1, 17, 64, 64]), draw.choice([1, 5, 63, 64, 65, 300, *large])
-    dim, count = draw.choice([1, 3, 16, 64, 128]), draw.choice([1, 7, 40])
-    q, k = (torch.randn(n, dim, generator=g, dtype=F64) for n in (rows, keys))
-    how = draw.choice(["", "", "", "one key", "one key", "equal"])
-    if how == "one key":
-        k[draw.randrange(keys)] *= 4.0
-    k = k[:1].expand(keys, dim) if how == "equal" else k
-    q = q * draw.choice([0.0, 0.1, 1.0, 1.0, 8.0, 8.0])
-    units = torch.randint(*((-120, 100) if dtype == BF16 else (-22, 12)), (count,), generator=g)
-    c = torch.randn(keys, count, generator=g, dtype=F64) * 2.0 ** units.double()
-    q, k = q.to(dtype), k.to(dtype)
-    aligned = _rounded_up(q.double() @ k.double().T / math.sqrt(dim), dtype, BLOCK)
-    c[:, ::2] = aligned[draw.randrange(rows), :, None] * 2.0 ** units[::2].double()
-    c = c.to(dtype)
-    shares = torch.rand(1, keys, generator=g).to(DEVICE)
-    problem = problem_of(*(t.to(DEVICE)[None, None] for t in (q, k, c)), causal=causal)
-    columns = torch.cat([c, c.abs()], 1)[None].to(DEVICE)
-    found, mean, top = weighted_sums(
-        problem.q.flatten(1, 2).contiguous(), problem.k.contiguous(), columns.contiguous(), shares,
-        scale=problem.scale, queries=rows, diagonal=problem.diagonal,
-    )  # fmt: skip
-    longest = k.double().norm(dim=-1).amax()[None, None, None].to(DEVICE) * (1 + 2.0**-40)
-    kind = Kind.of(dtype, device="cuda", probabilities=dtype, output=F32, block=BLOCK)
-    norms = norms_of(problem, longest, top)
-    own, lost = sums_error(kind, norms)
-    reach = c.double().abs().amax().to(DEVICE)
-    check_range(kind, *map(float, reached(norms, reach)))
-    if not float(own.max()) <= walking._SHARP:
-        return "refused"  # float64 is taken instead
-    sizes = c.double().abs().to(DEVICE)
-    under = 2 * kind.probability_underflow * sizes.sum(0) + lost * (1 + 2 * sizes.amax(0))
-
-    at_q, at_k, at_c, at_w = (
-        t.double().cpu().numpy().astype(LONG) for t in (q, k, columns[0], shares[0])
-    )
-    logits = LONG(problem.scale) * (at_q @ at_k.T)
-    if problem.diagonal is not None:
-        last = np.arange(rows)[:, None] + problem.diagonal
-        logits = np.where(np.arange(keys)[None] <= last, logits, -np.inf)
-    sees = np.isfinite(logits).any(1)
-    weights = np.exp(logits[sees] - logits[sees].max(1, keepdims=True))
-    weights = weights / weights.sum(1, keepdims=True)
-
-    def numbers(t: torch.Tensor) -> Any:
-        return t.double().cpu().expand(1, rows, -1)[0].numpy().astype(LONG)[sees]
-
-    got, more, unsure = numbers(found), np.exp(numbers(own)), np.expm1(numbers(own))
-    size, exact = got[:, count:] + numbers(under), weights @ at_c
-    w_got, w_exact = numbers(mean[..., None]), (weights @ at_w)[:, None]
-    either, above = more * (unsure * size + numbers(under)), more * size - got[:, count:]
-    allowed = [np.concatenate([either, above], 1), more * (w_got + 4 * numbers(lost)) - w_got]
-    away = np.concatenate([np.abs(got - exact)[:, :count], (exact - got)[:, count:]], 1)
-    bound, missed = (
-        np.concatenate([part.ravel() for part in t]) for t in (allowed, [away, w_exact - w_got])
-    )
-    if not len(bound):
-        return "refused"  # no row sees a key
-    worst = int(np.argmax(np.maximum(missed, 0) / np.maximum(bound, np.finfo(LONG).tiny)))
-    value = np.concatenate([got.ravel(), w_got.ravel()])[worst]
-    unit = torch.finfo(F32).eps * (abs(float(value)) or float(np.abs(got).max()) or 1.0)
-    return Outcome(float(bound[worst]), float(max(missed[worst], 0)), unit, len(bound), F32)
-
-
 KERNELS: dict[str, Callable[[int], Outcome | str]] = {
     "Triton look-ups": look_ups,
     "Triton gradients": gradients,
     "Triton steps": steps,
     "Triton heads": heads,
-    "Triton sums": sums,
 }
 
 

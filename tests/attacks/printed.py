@@ -43,7 +43,7 @@ from iceform.networks.frozen import NetworkSizes
 from iceform.networks.report import Report, Row
 from iceform.tables import read
 from iceform.targets.checking import Checked
-from iceform.tolerances import Row as Compared
+from iceform_tolerance import Row as Compared
 from iceform.web.answers import CertificateAnswer
 
 NODE = shutil.which("node")

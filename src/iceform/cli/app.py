@@ -18,7 +18,6 @@ from iceform.cli.commands.list import list_
 from iceform.cli.commands.plan import plan
 from iceform.cli.commands.play import play
 from iceform.cli.commands.run import run
-from iceform.cli.commands.tolerance import tolerance
 
 COMMANDS: Mapping[str, Callable[..., None]] = {
     "demo": demo,
@@ -30,7 +29,6 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "inspect": inspect,
     "explain": explain,
     "plan": plan,
-    "tolerance": tolerance,
 }
 
 app = typer.Typer(

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from iceform.arithmetic import at_most
 from iceform.errors import DeviceError, DtypeError, ShapeError
-from iceform.tolerances.exact import judged
-from iceform.tolerances.hints import hint
-from iceform.tolerances.inputs import Problem, problem_of
-from iceform.tolerances.kind import Kind
 from iceform.validation import check_choice
+from iceform_tolerance.exact import judged
+from iceform_tolerance.hints import hint
+from iceform_tolerance.inputs import Problem, problem_of
+from iceform_tolerance.kind import Kind
 
 __all__ = ["assert_attention_close"]
 
@@ -42,7 +42,7 @@ def assert_attention_close(
     out
         What the kernel returned.
     q, k, v, scale, mask, causal
-        What it was called with, see :func:`iceform.tolerance`.
+        What it was called with, see :func:`iceform_tolerance.tolerance`.
     dtype, accumulate
         Those of q and float32 (float64 for float64) by default.
     empty_rows
@@ -50,7 +50,7 @@ def assert_attention_close(
     hints
         On failure, try what the kernel may have done wrong: seconds, for large inputs.
     kind
-        Further keywords of :func:`iceform.tolerance`: exp_ulps, online, block, ...
+        Further keywords of :func:`iceform_tolerance.tolerance`: exp_ulps, online, block, ...
     """
     problem = problem_of(q, k, v, scale=scale, mask=mask, causal=causal)
     check_choice("empty_rows", empty_rows, ("zeros", "any"))

@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from iceform import tolerances
+import iceform_tolerance as tolerances
 from iceform.errors import BoundError
-from iceform.tolerances.kernels import round_to
-from iceform.tolerances.kind import Kind
+from iceform_tolerance.kernels import round_to
+from iceform_tolerance.kind import Kind
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 NAMES = ("total", "linear", "rms_norm", "layer_norm", "moments")

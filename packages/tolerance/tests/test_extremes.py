@@ -7,9 +7,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from iceform import tolerances
+import iceform_tolerance as tolerances
 from iceform.errors import BoundError
-from tests.tolerance.extremes import NAMES, findings
+from format_extremes import NAMES, findings
 
 
 def attacked(rows, seed):

@@ -4,7 +4,7 @@ Numbers are kept in float64 and rounded to the p bits of ``accumulate`` after ev
 product of two float32 is exact before it is rounded, and rounding can go either way. Sums run key
 by key, by matrix units that align and cut off, or by halves; blocks have any size and come in any
 order; exponentials are off by as much as is stated, in a direction that the recipe picks. A recipe
-is correct by the definition of :mod:`iceform.tolerances.theorem`; what a wrong kernel would
+is correct by the definition of :mod:`iceform_tolerance.theorem`; what a wrong kernel would
 do is no part of this file.
 """
 
@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from iceform.arithmetic import Format
-from iceform.tolerances.inputs import Problem
-from iceform.tolerances.kind import Kind
+from iceform_tolerance.inputs import Problem
+from iceform_tolerance.kind import Kind
 
 MODES = ("nearest", "zero", "away")
 ORDERS = ("sequential", "unit", "halves")

@@ -45,10 +45,10 @@ from torch import Tensor
 
 from iceform.arithmetic import compounded, format_of, log_steps, sum_steps
 from iceform.errors import BoundError, DtypeError, ShapeError
-from iceform.tolerances.inputs import check_finite, rounded, scale_of
-from iceform.tolerances.kind import SPLIT_SUMS, Kind
-from iceform.tolerances.theorem import Norms, bound_from_norms
 from iceform.validation import check_positive, check_size
+from iceform_tolerance.inputs import check_finite, rounded, scale_of
+from iceform_tolerance.kind import SPLIT_SUMS, Kind
+from iceform_tolerance.theorem import Norms, bound_from_norms
 
 # Every bound below is a short float64 computation on sums of at most 2^24 terms: 2^-26 covers it.
 _OWN = 1 + 2.0**-26
@@ -81,7 +81,7 @@ def attention_norms(
     representable
         Whether q, k and v are numbers of ``dtype``; else their rounding counts.
     kind
-        Further keywords of :func:`iceform.tolerance`, and ``device``: where the kernel runs.
+        Further keywords of :func:`iceform_tolerance.tolerance`, and ``device``: where it runs.
     """
     stated = Kind.of(dtype, accumulate, **kind)
     keys, dim = check_size("keys", keys), check_size("dim", dim)

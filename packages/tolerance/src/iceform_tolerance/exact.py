@@ -1,6 +1,6 @@
 """Exact attention, as nearly as it is needed: in float64, or in double-doubles.
 
-Both are kernels of a kind of their own, so the theorem of :mod:`iceform.tolerances.theorem`
+Both are kernels of a kind of their own, so the theorem of :mod:`iceform_tolerance.theorem`
 bounds their error too.
 """
 
@@ -14,9 +14,9 @@ from torch import Tensor
 
 from iceform.arithmetic import Format, double_double
 from iceform.arithmetic.double_double import Pair
-from iceform.tolerances.attention import bound, evaluated
-from iceform.tolerances.inputs import Chunk, Problem, rounded
-from iceform.tolerances.kind import Kind
+from iceform_tolerance.attention import bound, evaluated
+from iceform_tolerance.inputs import Chunk, Problem, rounded
+from iceform_tolerance.kind import Kind
 
 # Of the tolerance: what the reference may be off by before more digits are worth their cost.
 _SHARE = 2.0**-7

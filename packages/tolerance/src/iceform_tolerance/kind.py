@@ -1,6 +1,6 @@
 r"""What kind of kernel a tolerance is for: its formats, its exponential, how it walks over rows.
 
-The counts of steps below are those of :mod:`iceform.tolerances.theorem`; U is the faithful unit
+The counts of steps below are those of :mod:`iceform_tolerance.theorem`; U is the faithful unit
 of ``accumulate``.
 
 * *Scale.* sqrt(σ) rounded and multiplied into q and into k is four steps; σ and log2(e) rounded,
@@ -48,7 +48,7 @@ HALF_ON_CPU_ULPS = 1024.0
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of kernel; see :func:`iceform.tolerance` for the fields."""
+    """A kind of kernel; see :func:`iceform_tolerance.tolerance` for the fields."""
 
     dtype: torch.dtype
     accumulate: torch.dtype

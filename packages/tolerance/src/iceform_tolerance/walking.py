@@ -1,6 +1,6 @@
 """The theorem on a GPU, for half-precision inputs: four kernels, and the host waits once.
 
-:func:`iceform.backends.triton.sums.weighted_sums` is itself an attention kernel of a known kind, so
+:func:`iceform_tolerance.sums.weighted_sums` is itself an attention kernel of a known kind, so
 the theorem says how far its sums are from exact ones (:func:`~.theorem.sums_error`): a factor of
 about 1.01 for bfloat16, and that is multiplied in. Columns of non-negative numbers are rounded
 upwards; values are numbers of the format as they are. Where the factor would pass `_SHARP`, or the
@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from iceform.arithmetic import compounded, log_steps
-from iceform.tolerances.inputs import check_finite
-from iceform.tolerances.kind import Kind
-from iceform.tolerances.theorem import check_range, own_error_steps
+from iceform_tolerance.inputs import check_finite
+from iceform_tolerance.kind import Kind
+from iceform_tolerance.theorem import check_range, own_error_steps
 
 if TYPE_CHECKING:
-    from iceform.tolerances.inputs import Problem
+    from iceform_tolerance.inputs import Problem
 
 _HALVES = (torch.bfloat16, torch.float16)
 _COLUMNS = 4
@@ -36,14 +36,14 @@ def takes(problem: Problem, kind: Kind) -> bool:
         return False
     if not _on_device(problem.q):
         return False
-    from iceform.backends.triton.sums import MOST_COLUMNS, WIDEST
+    from iceform_tolerance.sums import MOST_COLUMNS, WIDEST
 
     return problem.dim <= WIDEST and _COLUMNS * problem.v.shape[-1] <= MOST_COLUMNS
 
 
 def walked(problem: Problem, kind: Kind) -> Tensor | None:
     """The bound, (heads, rows, values); None where float64 is to be taken."""
-    from iceform.backends.triton.sums import finished, read, weighted_sums
+    from iceform_tolerance.sums import finished, read, weighted_sums
 
     queries, diagonal, keys = problem.q.shape[2], problem.diagonal, problem.keys
     last = keys if diagonal is None else min(keys, queries + diagonal)
@@ -76,7 +76,7 @@ def _on_device(q: Tensor) -> bool:
 
 def walks_kind(kind: Kind) -> Kind:
     """What kind of kernel the walk is."""
-    from iceform.backends.triton.sums import BLOCK
+    from iceform_tolerance.sums import BLOCK
 
     return Kind.of(
         kind.dtype, device="cuda", probabilities=kind.dtype, output=torch.float32, block=BLOCK
@@ -88,7 +88,7 @@ def tables(
     kind: Kind, scale: float, dim: int, keys: int, causal: bool, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """What kinds come to, for the last kernel: numbers, and numbers by how many keys a row sees."""
-    from iceform.backends.triton.sums import FIXED, STEPS
+    from iceform_tolerance.sums import FIXED, STEPS
 
     own = walks_kind(kind)
     n = torch.arange(1 if causal else keys, keys + 1, dtype=torch.float64)

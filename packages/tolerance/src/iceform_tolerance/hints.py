@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from iceform.errors import IceformError
-from iceform.tolerances.attention import bound
-from iceform.tolerances.exact import plain_value
-from iceform.tolerances.inputs import Problem
-from iceform.tolerances.kind import Kind
+from iceform_tolerance.attention import bound
+from iceform_tolerance.exact import plain_value
+from iceform_tolerance.inputs import Problem
+from iceform_tolerance.kind import Kind
 
 _BLOCKS = (16, 32, 64, 128, 256, 512)
 _LEFT = 0.02  # of the violations may be left over

@@ -6,10 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from iceform import tolerances
+import iceform_tolerance as tolerances
 from iceform.errors import BoundError, DtypeError, IceformError, ShapeError
-from iceform.tolerances.kernels import round_to
-from iceform.tolerances.kind import Kind
+from iceform_tolerance.kernels import round_to
+from iceform_tolerance.kind import Kind
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 

@@ -5,7 +5,7 @@ are summed. ``weighted_sums``: softmax-weighted sums of the columns in one walk 
 Products of q and k are exact in float32 and summed there; exponentials are base two with a running
 maximum over blocks of `BLOCK` keys; probabilities are rounded to the format of the columns before
 the second product, not before they are added up. ``finished``: the theorem's numbers of each row
-and its bound, in float64. What they say is defined by :mod:`iceform.tolerances.theorem`; counts of
+and its bound, in float64. What they say is defined by :mod:`iceform_tolerance.theorem`; counts of
 steps come from there as tables.
 """
 
@@ -18,8 +18,6 @@ import torch
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
-
-from iceform.backends.triton.support import ceil_div, interpreted, power_of_two
 
 BLOCK = 64  # keys in a block
 MOST_COLUMNS = 512
@@ -44,6 +42,11 @@ _SHARES = 32  # programs that read one head's keys and values
 _OF_VALUES = 4  # a column's c̄, max|v|, Σ|v| and max v - min v
 _OF_HEADS = 2  # a head's longest key, and a sum that is finite if all entries are
 _ASKED = 5  # what the host asks for
+
+
+def _ceil_div(a: int, b: int) -> int:
+    """As triton.cdiv, which takes microseconds to find out that it is called by the host."""
+    return -(-a // b)
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,8 +162,8 @@ def read(k: Tensor, v: Tensor, *, seen: int) -> Shared:
     Keys from ``seen`` on count as zero: no query sees them.
     """
     (heads, keys, dim), values = k.shape, v.shape[-1]
-    blocks = power_of_two(ceil_div(keys, BLOCK * _SHARES))
-    shares = ceil_div(keys, BLOCK * blocks)
+    blocks = triton.next_power_of_2(_ceil_div(keys, BLOCK * _SHARES))
+    shares = _ceil_div(keys, BLOCK * blocks)
     double = torch.float64
     norms = k.new_empty((heads, keys), dtype=double)
     parts = k.new_empty(heads * shares * (4 * values + 2), dtype=double)
@@ -171,13 +174,13 @@ def read(k: Tensor, v: Tensor, *, seen: int) -> Shared:
         values=v.new_empty((heads, _OF_VALUES, values), dtype=double),
         heads=v.new_empty((heads, _OF_HEADS), dtype=double),
     )
-    wide = power_of_two(values)
+    wide = triton.next_power_of_2(values)
     _gather_kernel[(shares, heads)](
         k, v, norms, part, whole, keys, seen, dim, values,
-        DIM=power_of_two(dim), VALUES=wide, KEYS=BLOCK, BLOCKS=blocks,
+        DIM=triton.next_power_of_2(dim), VALUES=wide, KEYS=BLOCK, BLOCKS=blocks,
     )  # fmt: skip
     low = torch.finfo(v.dtype)
-    _columns_kernel[(ceil_div(keys, BLOCK), heads)](
+    _columns_kernel[(_ceil_div(keys, BLOCK), heads)](
         v, norms, part, whole, found.columns, found.weights, found.values, found.heads,
         keys, seen, values, shares, 1 + 2 * low.eps, 2 * low.smallest_normal * low.eps,
         VALUES=wide, KEYS=BLOCK, SHARES=_SHARES,
@@ -263,18 +266,18 @@ def weighted_sums(
     to i mod ``queries`` + ``diagonal``; None: all. A row that sees nothing has -inf and zeros.
     """
     (heads, rows, dim), keys, values = q.shape, k.shape[1], columns.shape[-1]
-    wide = max(_LEAST, power_of_two(dim)), max(_LEAST, power_of_two(values))
+    wide = max(_LEAST, triton.next_power_of_2(dim)), max(_LEAST, triton.next_power_of_2(values))
     at_once, stages = _fitting(*wide, _shared(q.device))
     out = q.new_empty((heads, rows, values), dtype=torch.float32)
     mean, top = (q.new_empty((heads, rows), dtype=torch.float32) for _ in range(2))
-    _sums_kernel[(ceil_div(rows, at_once), heads)](
+    _sums_kernel[(_ceil_div(rows, at_once), heads)](
         q, k, columns, weights, out, mean, top,
         rows, queries, keys, dim, values, 0 if diagonal is None else diagonal,
         scale * math.log2(math.e),
         CAUSAL=diagonal is not None,
         DIM=wide[0], VALUES=wide[1],
-        ROWS=at_once, KEYS=BLOCK, WIDEN=interpreted(),
-        BLOCKS=ceil_div(keys, BLOCK) if interpreted() else 0, num_warps=_WARPS,
+        ROWS=at_once, KEYS=BLOCK, WIDEN=triton.knobs.runtime.interpret,
+        BLOCKS=_ceil_div(keys, BLOCK) if triton.knobs.runtime.interpret else 0, num_warps=_WARPS,
         num_stages=stages,
     )  # fmt: skip
     return out, mean, top
@@ -481,14 +484,14 @@ def finished(
     """
     sums, mean, top = walk
     (heads, rows, dim), values = q.shape, shared.values.shape[-1]
-    programs = ceil_div(rows, _FINISHED)
+    programs = _ceil_div(rows, _FINISHED)
     out = q.new_empty((heads, rows, values), dtype=torch.float64)
     asked = q.new_empty((_ASKED, heads * programs), dtype=torch.float64)
     _finish_kernel[(programs, heads)](
         q, sums, mean, top, shared.values, shared.heads, fixed, by_n, out, asked,
         rows, queries, shared.columns.shape[1], dim, values, 0 if diagonal is None else diagonal,
         by_n.shape[1],
-        CAUSAL=diagonal is not None, DIM=power_of_two(dim),
-        VALUES=power_of_two(values), ROWS=_FINISHED,
+        CAUSAL=diagonal is not None, DIM=triton.next_power_of_2(dim),
+        VALUES=triton.next_power_of_2(values), ROWS=_FINISHED,
     )  # fmt: skip
     return out, asked.amax(1)

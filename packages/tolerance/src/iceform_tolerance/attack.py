@@ -13,11 +13,11 @@ from itertools import cycle, islice
 import torch
 from torch import Tensor
 
-from iceform.tolerances.backends import Backend
-from iceform.tolerances.cases import CASES, Inputs, Shape, draw
-from iceform.tolerances.exact import judged, plain_value
-from iceform.tolerances.kernels import Recipe, random_recipe, simulate
-from iceform.tolerances.kind import Kind
+from iceform_tolerance.backends import Backend
+from iceform_tolerance.cases import CASES, Inputs, Shape, draw
+from iceform_tolerance.exact import judged, plain_value
+from iceform_tolerance.kernels import Recipe, random_recipe, simulate
+from iceform_tolerance.kind import Kind
 
 DTYPES = {
     "fp32": torch.float32,

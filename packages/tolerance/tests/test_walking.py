@@ -11,16 +11,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from row_walks import norms_of
 
-import iceform as ice
 from iceform.errors import BoundError
-from iceform.tolerances import attention, walking
-from iceform.tolerances.attention import bound, problem_of
-from iceform.tolerances.cases import CASES, Shape, draw
-from iceform.tolerances.kind import Kind
-from iceform.tolerances.reading import Found, Read, Row
-from iceform.tolerances.theorem import own_error, sums_error
-from tests.tolerance.walk import norms_of
+from iceform_tolerance import attention, tolerance, walking
+from iceform_tolerance.attention import bound, problem_of
+from iceform_tolerance.cases import CASES, Shape, draw
+from iceform_tolerance.kind import Kind
+from iceform_tolerance.reading import Found, Read, Row
+from iceform_tolerance.theorem import own_error, sums_error
 
 pytest.importorskip("triton")
 # Infinite factors are an answer; Triton's interpreter is NumPy, which mentions them.
@@ -66,7 +65,7 @@ def by_the_theorem(problem, kind, shared, walk):
 
 @pytest.mark.parametrize(("dtype", "causal", "given"), KINDS, ids=str)
 def test_the_last_kernel_is_the_theorem(dtype, causal, given):
-    from iceform.backends.triton.sums import finished, read, weighted_sums
+    from iceform_tolerance.sums import finished, read, weighted_sums
 
     generator = torch.Generator().manual_seed(3)
     for case in ("random", "large logits", "subnormals", "outliers"):
@@ -95,7 +94,7 @@ def test_the_last_kernel_is_the_theorem(dtype, causal, given):
 @pytest.mark.parametrize("case", ["random", "subnormals", "offset values", "causal"])
 def test_what_is_read_of_keys_and_values(dtype, case):
     """Against the definition; columns that stand for more than they are would void the bound."""
-    from iceform.backends.triton.sums import read
+    from iceform_tolerance.sums import read
 
     if (dtype, case, DEVICE.type) == (torch.bfloat16, "subnormals", "cpu"):
         pytest.skip("Triton's interpreter has no subnormal bfloat16")
@@ -130,7 +129,7 @@ def test_entries_that_are_no_numbers_are_named(monkeypatch, name, bad):
     given = {n: torch.randn(1, 2, 20, 16).bfloat16().to(DEVICE) for n in "qkv"}
     given[name][0, 1, 19, 3] = bad
     with pytest.raises(BoundError, match=rf"{name} has 1 entries .* \(0, 1, 19, 3\)"):
-        ice.tolerance(*given.values(), dtype=torch.bfloat16, causal=True)
+        tolerance(*given.values(), dtype=torch.bfloat16, causal=True)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
@@ -141,9 +140,9 @@ def test_a_tolerance_is_a_few_launches(causal, dim):
     from torch.profiler import ProfilerActivity, profile
 
     q, k, v = (torch.randn(2, 4, 256, dim, device="cuda").bfloat16() for _ in range(3))
-    ice.tolerance(q, k, v, dtype=torch.bfloat16, causal=causal)
+    tolerance(q, k, v, dtype=torch.bfloat16, causal=causal)
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
-        ice.tolerance(q, k, v, dtype=torch.bfloat16, causal=causal)
+        tolerance(q, k, v, dtype=torch.bfloat16, causal=causal)
         torch.cuda.synchronize()
     launches = sum(e.count for e in seen.key_averages() if "LaunchKernel" in e.key)
     assert 0 < launches <= LAUNCHES
@@ -213,7 +212,7 @@ def test_the_kernels_compile_for_gpus():
         import triton
         from triton.backends.compiler import GPUTarget
         from triton.compiler import ASTSource
-        from iceform.backends.triton import sums
+        from iceform_tolerance import sums
 
         def made(kernel, capability, kinds, fixed, **options):
             names = kernel.arg_names

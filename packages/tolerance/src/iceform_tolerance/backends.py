@@ -13,8 +13,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from iceform.errors import ProgramError
-from iceform.tolerances.cases import Inputs
-from iceform.tolerances.kind import Kind
+from iceform_tolerance.cases import Inputs
+from iceform_tolerance.kind import Kind
 
 _NARROW = (torch.float8_e4m3fn, torch.float8_e5m2)
 

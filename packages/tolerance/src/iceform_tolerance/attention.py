@@ -1,4 +1,4 @@
-r"""The bound of :mod:`iceform.tolerances.theorem` for given inputs, chunk by chunk.
+r"""The bound of :mod:`iceform_tolerance.theorem` for given inputs, chunk by chunk.
 
 Everything is float64: P-weighted sums of v, |v̂|, |v - c̄| and ‖k̂‖|v - c̄| as one
 matrix product; c̄ is the mean value. float64 itself is off: its logits by
@@ -15,12 +15,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.tolerances.inputs import Chunk, Problem, check_finite, problem_of, rounded
-from iceform.tolerances.kind import Kind
-from iceform.tolerances.reading import CASTS, Found, Read, Row, norm
-from iceform.tolerances.theorem import Norms, all_keys, check_range, own_error, reached
-from iceform.tolerances.walking import takes, walked
 from iceform.validation import full_precision
+from iceform_tolerance.inputs import Chunk, Problem, check_finite, problem_of, rounded
+from iceform_tolerance.kind import Kind
+from iceform_tolerance.reading import CASTS, Found, Read, Row, norm
+from iceform_tolerance.theorem import Norms, all_keys, check_range, own_error, reached
+from iceform_tolerance.walking import takes, walked
 
 
 @full_precision
@@ -93,7 +93,7 @@ def tolerance(
     --------
     >>> import torch, iceform as ice
     >>> q, k, v = (torch.ones(1, 2, 8, 16, dtype=torch.bfloat16) for _ in range(3))
-    >>> ice.tolerance(q, k, v, dtype=torch.bfloat16).shape
+    >>> iceform_tolerance.tolerance(q, k, v, dtype=torch.bfloat16).shape
     torch.Size([1, 2, 8, 16])
     """
     problem = problem_of(q, k, v, scale=scale, mask=mask, causal=causal, unread=True)

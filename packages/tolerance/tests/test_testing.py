@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
+from planted_kernels import flash
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from iceform.errors import DtypeError, ProgramError, ShapeError
-from iceform.testing import assert_attention_close
-from tests.tolerance.planted import flash
+from iceform_tolerance.testing import assert_attention_close
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 

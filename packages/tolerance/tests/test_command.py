@@ -3,29 +3,37 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from iceform.cli.app import app
+from iceform_tolerance.command import main
 
 
-def run(*arguments):
-    return CliRunner().invoke(app, ["tolerance", *arguments])
+@pytest.fixture
+def run(capsys):
+    """Exit status and everything that was printed."""
+
+    def run(*arguments):
+        status = main(arguments)
+        shown = capsys.readouterr()
+        return SimpleNamespace(exit_code=status, output=shown.out + shown.err)
+
+    return run
 
 
 SMALL = ("--shape", "1", "2", "24", "8")
 
 
-def test_the_table():
+def test_the_table(run):
     done = run("--against", "sdpa", "--dtype", "bf16", "--dtype", "fp32", *SMALL)
     assert done.exit_code == 0, done.output
     for word in ("bfloat16", "float32", "error", "bound", "ratio", "violations", "search"):
         assert word in done.output
 
 
-def test_the_json():
+def test_the_json(run):
     done = run("--dtype", "fp16", *SMALL, "--json", "--kv-heads", "1")
     assert done.exit_code == 0, done.output
     found = json.loads(done.output)
@@ -37,7 +45,7 @@ def test_the_json():
     assert 1 <= found["search"][0]["factor"] <= 50
 
 
-def test_an_attack():
+def test_an_attack(run):
     done = run("--attack", "300", "--dtype", "bf16", "--json")
     assert done.exit_code == 0, done.output
     rows = json.loads(done.output)["attack"]
@@ -52,7 +60,7 @@ def no_scale(q, k, v, attn_mask=None, is_causal=False, scale=None):
     )  # fmt: skip
 
 
-def test_a_wrong_kernel_of_ones_own_breaks_its_bound():
+def test_a_wrong_kernel_of_ones_own_breaks_its_bound(run):
     done = run("--against", f"{__name__}:no_scale", *SMALL, "--no-search", "--json")
     assert done.exit_code == 1, done.output
     assert json.loads(done.output)["rows"][0]["violations"] > 0
@@ -71,7 +79,7 @@ def test_a_wrong_kernel_of_ones_own_breaks_its_bound():
         (("--attack", "0"), "--attack must be"),
     ],
 )
-def test_what_cannot_be_run_is_one_line(arguments, says):
+def test_what_cannot_be_run_is_one_line(run, arguments, says):
     done = run(*arguments)
     assert done.exit_code == 2
     assert says in done.output

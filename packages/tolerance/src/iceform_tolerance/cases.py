@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from iceform.errors import ShapeError
-from iceform.tolerances.inputs import Problem, problem_of
 from iceform.validation import check_size
+from iceform_tolerance.inputs import Problem, problem_of
 
 
 @dataclass(frozen=True)

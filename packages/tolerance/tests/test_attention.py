@@ -8,17 +8,17 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
-import iceform as ice
 from iceform.errors import BoundError, DeviceError, DtypeError, IceformError, ShapeError
-from iceform.tolerances import inputs as layout
-from iceform.tolerances.attack import _worst_values, attack, search, worst
-from iceform.tolerances.attention import bound
-from iceform.tolerances.backends import BACKENDS
-from iceform.tolerances.cases import CASES, Shape, draw
-from iceform.tolerances.exact import doubled, judged, plain
-from iceform.tolerances.inputs import problem_of
-from iceform.tolerances.kernels import Recipe, round_to, simulate
-from iceform.tolerances.kind import Kind
+from iceform_tolerance import attention_norms, tolerance
+from iceform_tolerance import inputs as layout
+from iceform_tolerance.attack import _worst_values, attack, search, worst
+from iceform_tolerance.attention import bound
+from iceform_tolerance.backends import BACKENDS
+from iceform_tolerance.cases import CASES, Shape, draw
+from iceform_tolerance.exact import doubled, judged, plain
+from iceform_tolerance.inputs import problem_of
+from iceform_tolerance.kernels import Recipe, round_to, simulate
+from iceform_tolerance.kind import Kind
 
 CPU = torch.device("cpu")
 DTYPES = (
@@ -136,7 +136,7 @@ def test_no_term_can_be_left_out(term):
 
 def test_every_part_of_the_kind_widens_it():
     q, k, v = some()
-    base = ice.tolerance(q, k, v, dtype=torch.float32, exp_ulps=2.0)
+    base = tolerance(q, k, v, dtype=torch.float32, exp_ulps=2.0)
     wider = {
         "exp_ulps": {"exp_ulps": 50.0},
         "rescale_ulps": {"exp_ulps": 2.0, "rescale_ulps": 50.0},
@@ -146,10 +146,10 @@ def test_every_part_of_the_kind_widens_it():
         "dtype": {"exp_ulps": 2.0, "dtype": torch.bfloat16},
     }
     for name, options in wider.items():
-        found = ice.tolerance(q, k, v, **{"dtype": torch.float32, **options})
+        found = tolerance(q, k, v, **{"dtype": torch.float32, **options})
         assert bool((found > base).all()), name
     for options in ({"online": False}, {"block": 13}, {"accumulate": torch.float64}):
-        found = ice.tolerance(q, k, v, dtype=torch.float32, **{"exp_ulps": 2.0, **options})
+        found = tolerance(q, k, v, dtype=torch.float32, **{"exp_ulps": 2.0, **options})
         assert bool((found < base).all()), options
 
 
@@ -158,23 +158,23 @@ def test_inputs_that_are_no_numbers_of_the_dtype():
     q, k, v = (x.double() * 1.1 for x in some(3))
     out = sdpa(*(x.bfloat16() for x in (q, k, v))).double()
     exact = sdpa(q, k, v)
-    allowed = ice.tolerance(q, k, v, dtype=torch.bfloat16)
+    allowed = tolerance(q, k, v, dtype=torch.bfloat16)
     assert bool(((out - exact).abs() <= allowed).all())
     read = [x.bfloat16() for x in (q, k, v)]
-    only_rounding = ice.tolerance(*read, dtype=torch.bfloat16)
+    only_rounding = tolerance(*read, dtype=torch.bfloat16)
     assert bool(((out - exact).abs() > only_rounding).any())
 
 
 def test_grouped_heads_are_repeated_ones():
     q, k, v = some(kv_heads=1)
-    repeated = ice.tolerance(q, *(x.expand(-1, 3, -1, -1) for x in (k, v)), dtype=torch.float32)
-    torch.testing.assert_close(ice.tolerance(q, k, v, dtype=torch.float32), repeated)
+    repeated = tolerance(q, *(x.expand(-1, 3, -1, -1) for x in (k, v)), dtype=torch.float32)
+    torch.testing.assert_close(tolerance(q, k, v, dtype=torch.float32), repeated)
     q, k, v = some(shape=(2, 4, 9, 8), kv_heads=2)
     wide = [x.repeat_interleave(2, 1) for x in (k, v)]
     mask = torch.rand(2, 4, 9, 13, generator=torch.Generator().manual_seed(0)) < 0.7
     torch.testing.assert_close(
-        ice.tolerance(q, k, v, dtype=torch.float32, mask=mask),
-        ice.tolerance(q, *wide, dtype=torch.float32, mask=mask),
+        tolerance(q, k, v, dtype=torch.float32, mask=mask),
+        tolerance(q, *wide, dtype=torch.float32, mask=mask),
     )
     value = plain(problem_of(q, k, v, mask=mask)).value
     expected = sdpa(q.double(), *(x.double() for x in wide), attn_mask=mask)
@@ -184,10 +184,10 @@ def test_grouped_heads_are_repeated_ones():
 def test_chunks_change_nothing(monkeypatch):
     q, k, v = some(shape=(2, 4, 9, 8), kv_heads=2)
     mask = torch.randn(4, 9, 13, generator=torch.Generator().manual_seed(0))
-    whole = ice.tolerance(q, k, v, dtype=torch.bfloat16, mask=mask, causal=True)
+    whole = tolerance(q, k, v, dtype=torch.bfloat16, mask=mask, causal=True)
     for room in (13, 40, 300):
         monkeypatch.setitem(layout._CHUNK, "cpu", room)
-        again = ice.tolerance(q, k, v, dtype=torch.bfloat16, mask=mask, causal=True)
+        again = tolerance(q, k, v, dtype=torch.bfloat16, mask=mask, causal=True)
         torch.testing.assert_close(again, whole)
 
 
@@ -195,13 +195,13 @@ def test_masks_agree():
     q, k, v = some()
     seen = torch.ones(9, 13, dtype=torch.bool).tril()
     added = torch.zeros(9, 13).masked_fill(~seen, -math.inf)
-    causal = ice.tolerance(q, k, v, dtype=torch.bfloat16, causal=True)
-    torch.testing.assert_close(ice.tolerance(q, k, v, dtype=torch.bfloat16, mask=seen), causal)
-    torch.testing.assert_close(ice.tolerance(q, k, v, dtype=torch.bfloat16, mask=added), causal)
+    causal = tolerance(q, k, v, dtype=torch.bfloat16, causal=True)
+    torch.testing.assert_close(tolerance(q, k, v, dtype=torch.bfloat16, mask=seen), causal)
+    torch.testing.assert_close(tolerance(q, k, v, dtype=torch.bfloat16, mask=added), causal)
     corner = torch.ones(9, 13, dtype=torch.bool).tril(4)
     torch.testing.assert_close(
-        ice.tolerance(q, k, v, dtype=torch.bfloat16, causal="lower_right"),
-        ice.tolerance(q, k, v, dtype=torch.bfloat16, mask=corner),
+        tolerance(q, k, v, dtype=torch.bfloat16, causal="lower_right"),
+        tolerance(q, k, v, dtype=torch.bfloat16, mask=corner),
     )
 
 
@@ -209,7 +209,7 @@ def test_rows_that_see_nothing_are_zero():
     q, k, v = some()
     mask = torch.ones(9, 13, dtype=torch.bool)
     mask[2] = False
-    found = ice.tolerance(q, k, v, dtype=torch.bfloat16, mask=mask)
+    found = tolerance(q, k, v, dtype=torch.bfloat16, mask=mask)
     assert bool((found[..., 2, :] == 0).all())
     assert bool((found[..., 3, :] > 0).all())
 
@@ -218,10 +218,10 @@ def test_hidden_keys_do_not_count():
     """What padding holds is nobody's business, as long as no query sees it."""
     q, k, v = some()
     mask = torch.arange(13) < 10
-    clean = ice.tolerance(q, k, v, dtype=torch.float32, mask=mask)
+    clean = tolerance(q, k, v, dtype=torch.float32, mask=mask)
     k, v = k.clone(), v.clone()
     k[..., 10:, :], v[..., 10:, :] = 1e18, -1e18
-    torch.testing.assert_close(ice.tolerance(q, k, v, dtype=torch.float32, mask=mask), clean)
+    torch.testing.assert_close(tolerance(q, k, v, dtype=torch.float32, mask=mask), clean)
 
 
 def test_doubled_precision_against_fractions():
@@ -271,10 +271,10 @@ def test_norms_alone_are_never_below():
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
             q, k, v = some(seed, dtype)
             norms = [float(x.double().norm(dim=-1).max()) for x in (q, k)]
-            cheap = ice.tolerances.attention_norms(
+            cheap = attention_norms(
                 *norms, float(v.double().abs().max()), keys=13, dim=8, dtype=dtype
             )
-            full = float(ice.tolerance(q, k, v, dtype=dtype).max())
+            full = float(tolerance(q, k, v, dtype=dtype).max())
             assert full <= cheap <= 30 * full, (dtype, full, cheap)
 
 
@@ -344,7 +344,7 @@ def spoiled(value):
 )
 def test_bad_input_is_one_clear_error(arguments, error, says):
     with pytest.raises(error, match=None) as caught:
-        ice.tolerance(**arguments)
+        tolerance(**arguments)
     assert isinstance(caught.value, IceformError)
     assert says in str(caught.value)
 
@@ -352,22 +352,22 @@ def test_bad_input_is_one_clear_error(arguments, error, says):
 def test_large_logits_are_bounded_by_the_hull():
     """Where logits are too large for float32, the weights are anybody's guess, the hull is not."""
     q, k, v = some()
-    found = ice.tolerance(q * 700, k * 700, v, dtype=torch.float32, online=False)
+    found = tolerance(q * 700, k * 700, v, dtype=torch.float32, online=False)
     spread = (v.amax(-2) - v.amin(-2)).double()[..., None, :]
     assert bool((found <= 1.01 * spread).all())
     assert bool((found > 0.99 * spread).any())
     # Beyond that a fused argument may overflow: nothing is promised.
-    assert bool((ice.tolerance(q * 1e6, k * 1e6, v, dtype=torch.float32) == math.inf).all())
+    assert bool((tolerance(q * 1e6, k * 1e6, v, dtype=torch.float32) == math.inf).all())
 
 
 def test_no_gradient_is_kept():
     q, k, v = (x.requires_grad_() for x in some())
-    assert not ice.tolerance(q, k, v, dtype=torch.float32).requires_grad
+    assert not tolerance(q, k, v, dtype=torch.float32).requires_grad
 
 
 def test_one_head_without_batch():
     q, k, v = (x[0, 0] for x in some())
-    found = ice.tolerance(q, k, v, dtype=torch.float32)
+    found = tolerance(q, k, v, dtype=torch.float32)
     assert found.shape == (9, 8)
     out = sdpa(q, k, v).double()
     assert bool(((out - plain(problem_of(q, k, v)).value).abs() <= found).all())
@@ -381,7 +381,7 @@ def test_causal_queries_in_bands(monkeypatch, causal, keys):
 
     def both():
         problem = problem_of(q, k, v, causal=causal)
-        return ice.tolerance(q, k, v, dtype=torch.float32, causal=causal), plain(problem).value
+        return tolerance(q, k, v, dtype=torch.float32, causal=causal), plain(problem).value
 
     whole = both()
     monkeypatch.setattr(layout, "_BAND", 7)
@@ -410,7 +410,7 @@ def test_on_cuda(name):
 def test_fast_exponentials_are_those_of_float32(wide):
     """1024 units of a coarse accumulator would leave nothing known, and of a fine one are none."""
     q, k, v = (x.bfloat16() for x in some(dtype=torch.float32))
-    found = ice.tolerance(q, k, v, dtype=torch.bfloat16, accumulate=wide)
-    same = ice.tolerance(q, k, v, dtype=torch.bfloat16, accumulate=wide, exp_ulps=2.0)
+    found = tolerance(q, k, v, dtype=torch.bfloat16, accumulate=wide)
+    same = tolerance(q, k, v, dtype=torch.bfloat16, accumulate=wide, exp_ulps=2.0)
     assert bool(torch.isfinite(found).all())
     assert torch.equal(found, same)

@@ -46,7 +46,7 @@ probabilities; and |ô - o| + rounding <= E + u_{out}(|o| + E) + λ_{out} after 
 by γ_c |σ| Σ|q̂||k̂_j| and the like of |b_j|; Cauchy and Schwarz give the norms. Reading q and k
 rounded moves it by (q - q̂)·k̂ + q·(k - k̂). The way from there to the exponential is a steps of
 |s_j| and of the references between s_j and m, none larger in absolute value than max(|s_j|, |m|)
-(:mod:`iceform.tolerances.kind` counts them; products of rescalings telescope). Exponentials add X
+(:mod:`iceform_tolerance.kind` counts them; products of rescalings telescope). Exponentials add X
 to the logarithm. So the weight that the kernel uses for key j, the factor of every rescaling it
 goes through included and relative to its own reference, is w̃_j = e^{±τ_j} w_j times one
 constant, plus at most λ. (ii) *Numerator and denominator* share w̃_j, errors of rescaling factors
@@ -83,7 +83,7 @@ from torch import Tensor
 
 from iceform.arithmetic import compounded, log_steps
 from iceform.errors import BoundError
-from iceform.tolerances.kind import Kind
+from iceform_tolerance.kind import Kind
 
 _U64 = 2.0**-53
 
@@ -228,7 +228,7 @@ def sums_error(kind: Kind, norms: Norms) -> tuple[Tensor, Tensor]:
 def rounded_bound(kind: Kind, norms: Norms, sums: Sums) -> Tensor:
     """The theorem: E, which is linear in the sums, then the rounding of the output.
 
-    :func:`iceform.backends.triton.sums.finished` is the same in one kernel.
+    :func:`iceform_tolerance.sums.finished` is the same in one kernel.
     """
     # (i) one weight
     s = _Steps.of(kind, norms)

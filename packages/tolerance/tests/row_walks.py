@@ -4,8 +4,8 @@ import math
 
 import torch
 
-from iceform.tolerances import walking
-from iceform.tolerances.theorem import Norms
+from iceform_tolerance import walking
+from iceform_tolerance.theorem import Norms
 
 
 def norms_of(problem, longest, top):

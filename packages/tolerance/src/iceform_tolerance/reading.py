@@ -9,9 +9,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from iceform.tolerances.inputs import Problem, rounded
-from iceform.tolerances.kind import Kind
-from iceform.tolerances.theorem import Norms, Sums, rounded_bound
+from iceform_tolerance.inputs import Problem, rounded
+from iceform_tolerance.kind import Kind
+from iceform_tolerance.theorem import Norms, Sums, rounded_bound
 
 _U64 = 2.0**-53
 # A cast from float64 may pass through float32: a rounding to nearest of 24 bits comes first.
