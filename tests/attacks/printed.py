@@ -43,8 +43,8 @@ from iceform.networks.frozen import NetworkSizes
 from iceform.networks.report import Report, Row
 from iceform.tables import read
 from iceform.targets.checking import Checked
-from iceform_tolerance import Row as Compared
 from iceform.web.answers import CertificateAnswer
+from iceform_tolerance import Row as Compared
 
 NODE = shutil.which("node")
 MODEL = Path(ice.__file__).parent / "web" / "page" / "model.js"

@@ -6,10 +6,10 @@ from collections import Counter
 import pytest
 import torch
 import torch.nn.functional as F
+from format_extremes import NAMES, findings
 
 import iceform_tolerance as tolerances
 from iceform.errors import BoundError
-from format_extremes import NAMES, findings
 
 
 def attacked(rows, seed):
