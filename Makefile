@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
-PACKAGES := packages/tolerance
+PACKAGES := packages/tolerance packages/estimators packages/playground
 BENCHMARKS := $(wildcard benchmarks/__main__.py)
 ARGS ?=
 
@@ -23,7 +23,7 @@ help: ## list the targets
 $(STAMP): pyproject.toml constraints.txt $(PACKAGES:%=%/pyproject.toml)
 	@echo "installing into $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0 -e ".[dev]" $(PACKAGES:%=-e ./%)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0 -e ".[dev]" -e "packages/estimators[demo,dask]" -e packages/tolerance -e packages/playground
 	@touch $@
 
 demo: $(STAMP) ## write out/report.html
@@ -37,13 +37,13 @@ docs: $(STAMP) ## build the documentation into out/docs
 
 site: $(STAMP) ## build documentation and playground as static files into out/site; needs npm
 	$(SPHINX) -d out/doctrees-site -t site docs out/site
-	OMP_NUM_THREADS=1 $(BIN)/python -m iceform.web.site out/site/play
+	OMP_NUM_THREADS=1 $(BIN)/python -m iceform_playground.site out/site/play
 
 notebooks: $(STAMP) ## run the tutorials and store their outputs
 	OMP_NUM_THREADS=1 PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.notebooks $(ARGS)
 
 tables: $(STAMP) ## fit the tables that ship with the library anew
-	OMP_NUM_THREADS=1 $(BIN)/python -m iceform.machine.shipped
+	OMP_NUM_THREADS=1 $(BIN)/python -m iceform_estimators.machine.shipped
 
 test: $(STAMP) ## run the quick tests; ARGS="-k residual" picks some
 	$(PYTEST) $(ARGS)

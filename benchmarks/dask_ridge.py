@@ -19,12 +19,12 @@ import numpy as np
 import torch
 from distributed import Client, LocalCluster
 
-from iceform import Machine
-from iceform.algorithms import Ridge
 from iceform.certificates import Result
-from iceform.machine import ArraySource
-from iceform.machine.dask import DaskSource
-from iceform.machine.sources import Combine, Task
+from iceform_estimators import Machine
+from iceform_estimators.algorithms import Ridge
+from iceform_estimators.machine import ArraySource
+from iceform_estimators.machine.dask import DaskSource
+from iceform_estimators.machine.sources import Combine, Task
 
 
 def block(index: int, rows: int, dim: int) -> Any:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from sklearn.linear_model import Ridge
 
-from iceform.sklearn import InContextRidge
+from iceform_estimators import InContextRidge
 
 ALPHA = 1.0
 KINDS = ("standard", "scaled")

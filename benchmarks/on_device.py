@@ -12,9 +12,9 @@ import time
 import torch
 from torch import Tensor
 
-import iceform as ice
-from iceform import algorithms
-from iceform.machine import ArraySource
+import iceform_estimators
+from iceform_estimators import algorithms
+from iceform_estimators.machine import ArraySource
 
 
 def data(rows: int, dim: int) -> dict[str, tuple[Tensor, Tensor]]:
@@ -65,7 +65,7 @@ def main() -> int:
     asked.add_argument("--dim", type=int, default=20)
     given = asked.parse_args()
     device, sets, bad = torch.device(given.device), data(given.rows, given.dim), 0
-    machine = ice.Machine(dim=given.dim + 1, layout="stream")
+    machine = iceform_estimators.Machine(dim=given.dim + 1, layout="stream")
     print(f"{'':16} {'apart':>9} {'certified':>20} {'passes':>9} {'CPU s':>7} {'there s':>8}")
     for name, (program, which) in FITS.items():
         x, y = sets[which]
@@ -101,7 +101,7 @@ def main() -> int:
     apart = float((pair[0].coef - pair[1].coef.cpu()).abs().max())
     fine = apart <= sum(fit.certificate.error for fit in pair)
     print(f"{'weighted ridge':16} {apart:9.1e}{'' if fine else '  APART'}")
-    moved = ice.Machine(dim=given.dim + 1, layout="stream").to(device)
+    moved = iceform_estimators.Machine(dim=given.dim + 1, layout="stream").to(device)
     again = moved.run(algorithms.Ridge(1.0), x.to(device), y.to(device))
     print(f"Machine.to: digest {'the same' if again.digest == machine.digest else 'ANOTHER'}")
     return int(bad > 0 or not fine or again.digest != machine.digest)

@@ -44,7 +44,7 @@ def main() -> None:
         times = [
             fresh(f"from {module} import {name}; {DATA}{labels}", f"{name}().fit(X, y)")
             for module, name in (
-                ("iceform.sklearn", ours_name),
+                ("iceform_estimators", ours_name),
                 ("sklearn.linear_model", theirs_name),
             )
         ]

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import iceform as ice
+import iceform_estimators
 from benchmarks.timing import Bench, busy, replayed, wall_ms
 from iceform.backends import loops, primitives, windowed
 from iceform.certificates import Witness
@@ -380,12 +381,12 @@ def attestation(bench: Bench) -> None:
             spent.append(time.perf_counter() - begun)
 
     dim = 10
-    machine = ice.Machine(dim + 1, layout="stream")
+    machine = iceform_estimators.Machine(dim + 1, layout="stream")
     programs = {
-        "ridge": ice.algorithms.Ridge(1.0),
-        "lasso": ice.algorithms.Lasso(0.01),
-        "huber": ice.algorithms.Huber(),
-        "logistic": ice.algorithms.Logistic(),
+        "ridge": iceform_estimators.algorithms.Ridge(1.0),
+        "lasso": iceform_estimators.algorithms.Lasso(0.01),
+        "huber": iceform_estimators.algorithms.Huber(),
+        "logistic": iceform_estimators.algorithms.Logistic(),
     }
     with mock.patch.object(Witness, "attest", timed):
         for name, program in programs.items():

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from iceform.tables import Category, Number, Table, ames
-from iceform.tables.table import is_number
+from iceform_estimators.tables import Category, Number, Table, ames
+from iceform_estimators.tables.table import is_number
 
 __all__ = ["Encoder", "houses", "number_columns"]
 

@@ -20,8 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from iceform.machine import Machine
-from iceform.tables import Table
+from iceform_estimators.machine import Machine
+from iceform_estimators.tables import Table
 from studies.algorithms import centered, cross_validated, lasso, least_squares, ridge
 from studies.ames import Encoder, houses, number_columns
 from studies.house_prices import house_prices, rows_in_ames

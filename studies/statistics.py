@@ -17,9 +17,9 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from iceform import algorithms as programs
 from iceform.certificates import Ledger, Result
-from iceform.machine import Machine
+from iceform_estimators import algorithms as programs
+from iceform_estimators.machine import Machine
 from studies.algorithms import lasso, least_squares, ridge
 from studies.networks import InContext, Network, Parameters, SelfAttention
 from studies.randomness import generator, shared, take

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 import iceform as ice
+import iceform_estimators
 from iceform import store, targets
 from iceform.cli.app import app
 from iceform.cli.outputs import write_all
@@ -55,11 +56,13 @@ def model() -> Kind:
 
 
 def machine() -> Kind:
-    small, large = (ice.Machine(dim=dim, layout="stream", tokens=9, samples=2) for dim in (2, 3))
+    small, large = (
+        iceform_estimators.Machine(dim=dim, layout="stream", tokens=9, samples=2) for dim in (2, 3)
+    )
     return Kind(
         (small, large),
         lambda thing, path: thing.save(path),
-        lambda path: ice.Machine.load(path).dim,
+        lambda path: iceform_estimators.Machine.load(path).dim,
         (2, 3),
     )
 

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 import iceform as ice
-from iceform.algorithms import KernelRegression
+import iceform_estimators
 from iceform.arithmetic import at_least
 from iceform.attention.inspection import trace_network
+from iceform_estimators.algorithms import KernelRegression
 from tests.conformance import assert_within
 
 ROUNDING = 64 * torch.finfo(torch.float64).eps  # sums of a few dozen numbers of order one
@@ -321,7 +322,7 @@ def test_what_would_not_fit_is_refused_before_anything_is_built():
 
 def test_a_machine_shows_its_first_pass():
     program = KernelRegression(2.0)
-    machine = ice.Machine(2, 5, programs=[program])
+    machine = iceform_estimators.Machine(2, 5, programs=[program])
     x, y = uniform(5, 2), uniform(5)
     trace = machine.trace(program, x, y)
     assert torch.equal(trace.tokens, machine.prompt(program, x, y).tokens)

@@ -1,7 +1,6 @@
 """Folders are levels: a level imports only from those above it."""
 
 import ast
-import json
 import os
 import re
 import subprocess
@@ -20,14 +19,14 @@ ROOT = Path(iceform.__file__).parent
 # From the top down: a part imports only from those before it, whether at once or when called.
 LEVELS = (
     "errors", "validation", "store", "pretrained", "arithmetic", "functions",
-    "interpolation", "attention", "backends", "certificates", "constructions", "machine",
-    "computer", "algorithms", "targets", "networks", "zoo", "export", "sklearn",
+    "interpolation", "attention", "backends", "certificates", "constructions", "computer",
+    "targets", "networks", "zoo", "export",
 )  # fmt: skip
 # Apps: only these may import each other, and the library works without what they need.
 OUTERMOST = {
-    "__main__", "cli", "demo", "pages", "plots", "sklearn", "tables", "web",
+    "__main__", "cli", "plots",
 }  # fmt: skip
-APPS = OUTERMOST - {"sklearn"}
+APPS = OUTERMOST
 
 MODULES = sorted(ROOT.rglob("*.py"))
 STUDIES = sorted((ROOT.parents[1] / "studies").glob("*.py"))  # an app beside the package
@@ -40,6 +39,16 @@ def part_of(path: Path) -> str:
 
 
 PARTS = {part_of(path) for path in MODULES} - {"__init__"}
+PACKAGES = sorted(path.parent.name for path in ROOT.parents[1].glob("packages/*/src/*/__init__.py"))
+
+
+def test_the_core_imports_no_package_beside_it():
+    assert PACKAGES == ["iceform_estimators", "iceform_playground", "iceform_tolerance"]
+    for path in MODULES:
+        for node in ast.walk(parsed(path)):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            assert not [n for n in names if n.split(".")[0] in PACKAGES], name_of(path)
 
 
 @cache
@@ -222,38 +231,6 @@ def test_the_library_works_without_what_is_optional():
     )
     done = in_a_process(code)
     assert done.returncode == 0, done.stderr
-
-
-# Files that run a function in a fit: all of the four estimators', whose tables are proved in it,
-# and those of one whose tables are made. Printed file by file by ``python -m tests.path``.
-WAY, WAY_AGAIN = 37, 25
-
-
-def test_the_way_of_a_fit_does_not_grow_in_silence():
-    """More files on it are more to read before a fit is understood: say why, or merge them.
-
-    Nor does a first fit load compiler or algebra: each would take longer than the fit.
-    """
-    code = textwrap.dedent(
-        """
-        import json
-        import sys
-        from tests.path import ESTIMATORS, files_of_a_fit
-        first = sorted(set().union(*map(files_of_a_fit, ESTIMATORS)))
-        loaded = {"sympy", "torch._dynamo", "torch.distributed.tensor"} & set(sys.modules)
-        again = [sorted(files_of_a_fit(name)) for name in ESTIMATORS]
-        print(json.dumps([first, again, sorted(loaded)]))
-        """
-    )
-    done = in_a_process(code)
-    assert done.returncode == 0, done.stderr
-    first, again, loaded = json.loads(done.stdout)
-    assert not loaded
-    assert "backends/base.py" in first, "nothing was seen"
-    assert len(first) <= WAY, first
-    assert max(map(len, again)) <= WAY_AGAIN, again
-    told = f"at most {WAY_AGAIN} once the tables are made, and {WAY} in the first fits"
-    assert told in (ROOT.parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
 # Modules that are a surface of their own: what users import from, and the words of a program.

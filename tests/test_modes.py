@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 import iceform as ice
-from iceform import algorithms
-from iceform.sklearn import InContextKNeighborsRegressor, InContextLogisticRegression
+import iceform_estimators
 from iceform.validation import full_precision
+from iceform_estimators import InContextKNeighborsRegressor, InContextLogisticRegression, algorithms
 from tests.computer.programs import prompt_of
 from tests.conformance import MODES
 
@@ -42,7 +42,7 @@ def test_a_machine_in_rows(backend):
     program = algorithms.Head(*(torch.eye(2, dtype=F32) for _ in range(3)))
 
     def run():
-        machine = ice.Machine(2, 6, programs=[program], dtype=F32, backend=backend)
+        machine = iceform_estimators.Machine(2, 6, programs=[program], dtype=F32, backend=backend)
         found = machine.run(program, x)
         return found.value, found.certificate.error
 
@@ -54,7 +54,7 @@ def test_a_machine_that_streams(dtype):
     x, y = data(40, 3, torch.float64)
 
     def run():
-        machine = ice.Machine(4, layout="stream", dtype=dtype)
+        machine = iceform_estimators.Machine(4, layout="stream", dtype=dtype)
         found = machine.run(algorithms.Ridge(0.1), x, y)
         return found.value, found.certificate.error, found.intercept, found.predict(x)
 
@@ -113,7 +113,7 @@ _BEFORE_ANYTHING = """
 import numpy as np, torch
 torch.set_default_device("meta")
 import iceform as ice
-from iceform.sklearn import InContextHuberRegressor, InContextKNeighborsRegressor
+from iceform_estimators import InContextHuberRegressor, InContextKNeighborsRegressor
 rng = np.random.default_rng(0)
 x = rng.normal(size=(20, 3))
 y = x.sum(1) + 0.1 * rng.normal(size=20)

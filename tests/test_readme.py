@@ -11,8 +11,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from iceform import Interpolant, tables
+from iceform import Interpolant
 from iceform.cli.app import app
+from iceform_estimators import tables
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 

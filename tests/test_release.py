@@ -48,12 +48,8 @@ from iceform.interpolation.storage import SHIPPED
 assert list(SHIPPED.glob("*.safetensors")), "no tables came along"
 it = ice.Interpolant.fit(torch.tanh, -4, 4, 1e-8)
 assert it.kind == "proven" and it.error <= 1e-8
-X = 2 * torch.rand(8, 3, dtype=torch.float64) - 1
-y = torch.rand(8, dtype=torch.float64)
-result = ice.Machine(dim=4, samples=8, layout="stream").run(ice.algorithms.Ridge(alpha=1.0), X, y)
-assert result.certificate.kind == "proven" and result.certificate.error < 1e-9
-from importlib.resources import files
-assert files("iceform.web").joinpath("page", "index.html").is_file()
+step = ice.GradientStep("squared", 0.5, dim=3, samples=8)
+assert step.certificate.kind == "proven" and step.certificate.error < 1e-5
 print(ice.__version__, ice.__file__)
 """
 
@@ -69,8 +65,7 @@ def test_the_wheel_and_the_sdist_install_and_work(tmp_path):
     (sdist,) = tmp_path.glob("*.tar.gz")
     with zipfile.ZipFile(wheel) as archive:
         inside = archive.namelist()
-    for name in ("iceform/py.typed", "iceform/web/page/index.html", "iceform/web/page/gpt2.json"):
-        assert name in inside, name
+    assert "iceform/py.typed" in inside
     assert not [name for name in inside if name.startswith(("tests", "docs"))]
     with tarfile.open(sdist) as archive:
         packed = archive.getnames()

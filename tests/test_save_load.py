@@ -14,6 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import iceform as ice
+import iceform_estimators
 from iceform import Emulator, IntegrityError, ProgramError, store
 
 F32, F64 = torch.float32, torch.float64
@@ -544,9 +545,15 @@ def on_computer():
 
 STREAM = {"dim": 3, "samples": 8, "layout": "stream"}
 RESULTS = {
-    "rows": lambda: ice.Machine(2, 3).run(ice.algorithms.Ridge(), *DATA),
-    "stream": lambda: ice.Machine(**STREAM).run(ice.algorithms.Lasso(alpha=0.01), *DATA),
-    "no labels": lambda: ice.Machine(**STREAM).run(ice.algorithms.PCA(n_components=1), DATA[0]),
+    "rows": lambda: iceform_estimators.Machine(2, 3).run(
+        iceform_estimators.algorithms.Ridge(), *DATA
+    ),
+    "stream": lambda: iceform_estimators.Machine(**STREAM).run(
+        iceform_estimators.algorithms.Lasso(alpha=0.01), *DATA
+    ),
+    "no labels": lambda: iceform_estimators.Machine(**STREAM).run(
+        iceform_estimators.algorithms.PCA(n_components=1), DATA[0]
+    ),
     "computer": on_computer,
     "construction": lambda: ice.ResidualMap(torch.tanh, **SIZES).run(*inputs_for(XYW, F64)),
 }

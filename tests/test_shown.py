@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import iceform as ice
+import iceform_estimators
 
 X = torch.tensor([[0.5, -0.25], [0.75, 0.5], [-1.0, 0.125]]).double()
 Y = torch.tensor([0.5, 0.25, -0.5]).double()
@@ -25,7 +26,7 @@ def program():
 
 
 def machine():
-    return ice.Machine(3, 8, 1e-6, layout="stream")
+    return iceform_estimators.Machine(3, 8, 1e-6, layout="stream")
 
 
 def residual():
@@ -42,12 +43,20 @@ SHOWN = {
     "program": (program, "Program(descent, dim=2, samples=3, eps=1e-08: "),
     "computer": (lambda: ice.Computer.for_programs([program()]), "Computer(width="),
     "machine": (machine, "Machine(dim=3, samples=8, eps=1e-06"),
-    "rows": (lambda: ice.Machine(2, 3), "layout='rows'"),
-    "result": (lambda: machine().run(ice.algorithms.Ridge(), X, Y), "in every entry (proven)"),
+    "rows": (lambda: iceform_estimators.Machine(2, 3), "layout='rows'"),
+    "result": (
+        lambda: machine().run(iceform_estimators.algorithms.Ridge(), X, Y),
+        "in every entry (proven)",
+    ),
     "certificate": (lambda: program().certificate, "in every entry (proven), float64"),
     "table": (lambda: ice.Interpolant.fit(torch.tanh, -1, 1, 1e-6), "tanh on [-1, 1]"),
     "look-ups": (lambda: residual().prompt(X, Y, W), "LookUps(3 samples of 2, Interpolant(tanh"),
-    "prompt": (lambda: ice.Machine(2, 3).prompt(ice.algorithms.Ridge(), X, Y), "; features "),
+    "prompt": (
+        lambda: iceform_estimators.Machine(2, 3).prompt(
+            iceform_estimators.algorithms.Ridge(), X, Y
+        ),
+        "; features ",
+    ),
     "specimen": (lambda: ice.zoo.load("attention-head"), "Specimen('attention-head': a softmax"),
     "network's certificate": (in_context, "in every entry (proven), float64"),
     "construction": (lambda: ice.ResidualMap(torch.tanh, dim=2, samples=3), "(proven)"),
@@ -65,7 +74,7 @@ def test_an_interpreter_shows_sizes_and_bounds_on_a_few_lines(name):
 def test_printing_a_certificate_explains_it():
     certificate = program().certificate
     assert str(certificate) == certificate.explain()
-    attested = machine().run(ice.algorithms.Ridge(), X, Y).attestation
+    attested = machine().run(iceform_estimators.algorithms.Ridge(), X, Y).attestation
     assert str(attested) == attested.explain()
 
 

@@ -14,10 +14,12 @@ import torch
 from torch import nn
 
 import iceform as ice
-from iceform import IntegrityError, algorithms, store, targets
+import iceform_estimators
+from iceform import IntegrityError, store, targets
 from iceform.export import from_pretrained
 from iceform.interpolation import Interpolant, storage
 from iceform.networks import in_context
+from iceform_estimators import algorithms
 from studies.checkpoints import read_record, read_state
 
 from .store_faults import KINDS, drafts
@@ -35,8 +37,8 @@ def network():
 
 SAVED = {
     "emulator": lambda: ice.GradientStep("logistic", 0.1, dim=1, samples=2, eps=1e-3),
-    "rows": lambda: ice.Machine(dim=1, samples=2, programs=[algorithms.Ridge()]),
-    "stream": lambda: ice.Machine(dim=2, samples=2, tokens=9, layout="stream"),
+    "rows": lambda: iceform_estimators.Machine(dim=1, samples=2, programs=[algorithms.Ridge()]),
+    "stream": lambda: iceform_estimators.Machine(dim=2, samples=2, tokens=9, layout="stream"),
     "network": network,
     "program": lambda: algorithms.Head(*(torch.eye(2, dtype=F64) for _ in range(3))),
     "prompt": lambda: ice.LinearLayer(2, 1, samples=1).prompt(
@@ -110,7 +112,7 @@ def test_a_flipped_bit_at_a_thousand_places_is_noticed(shelf, place):
 @pytest.mark.slow
 def test_a_flipped_bit_in_an_onnx_file_is_noticed(tmp_path):
     pytest.importorskip("onnxruntime", reason="needs iceform[export]")
-    from iceform.export.onnx_file import OnnxMachine
+    from iceform_estimators.onnx_machine import OnnxMachine
 
     machine = SAVED["rows"]()
     place = ice.export.onnx(machine, tmp_path / "machine.onnx")

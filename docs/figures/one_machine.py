@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 
-from iceform.web import questions as asked
-from iceform.web.algorithms import features_of
-from iceform.web.answers import FitAnswer, InsideAnswer
-from iceform.web.tasks import TASKS
+from iceform_playground import questions as asked
+from iceform_playground.algorithms import features_of
+from iceform_playground.answers import FitAnswer, InsideAnswer
+from iceform_playground.tasks import TASKS
 
 TARGET = Path(__file__).parents[1] / "images" / "one_machine.png"
 CHOSEN: dict[str, tuple[str, dict[str, float]]] = {

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from iceform import algorithms, export, interpolation, targets, zoo
+    from iceform import export, interpolation, targets, zoo
     from iceform.attention import (
         Features,
         FrozenNetwork,
@@ -84,7 +84,6 @@ if TYPE_CHECKING:
     from iceform.functions import LOSSES, Loss, ScalarFunction, loss_named
     from iceform.functions.formulas import Formula
     from iceform.interpolation import GradedGrid, Grid, Interpolant
-    from iceform.machine import ArraySource, Machine
     from iceform.networks import InContext, in_context
     from iceform.targets import check
 
@@ -92,7 +91,7 @@ __version__ = "0.2.0"
 
 # The rooms of the public names, for whoever asks; what a type checker reads stands above.
 _WHERE = {
-    "iceform": "algorithms export interpolation targets zoo",
+    "iceform": "export interpolation targets zoo",
     "iceform.attention": (
         "Features FrozenNetwork HopfieldLayer Lift LiftedAttention Prompt SoftmaxAttention "
         "unchecked"
@@ -117,29 +116,33 @@ _WHERE = {
     "iceform.functions": "LOSSES Loss ScalarFunction loss_named",
     "iceform.functions.formulas": "Formula",
     "iceform.interpolation": "GradedGrid Grid Interpolant",
-    "iceform.machine": "ArraySource Machine",
     "iceform.networks": "InContext in_context",
     "iceform.targets": "check",
 }
-# Levels below those rooms that make themselves known to them: what sizes a machine by default, and
-# what writes programs as checkpoints.
+# A level below those rooms that makes itself known to them: what writes programs as checkpoints.
 _BESIDE = {
-    "Machine": "iceform.algorithms",
     "Program": "iceform.targets",
     "compile": "iceform.targets",
 }
 # What lives in a package of its own now, by its old name: the distribution, and what to import.
 _MOVED = {
+    "ArraySource": ("iceform-estimators", "iceform_estimators"),
+    "Machine": ("iceform-estimators", "iceform_estimators"),
+    "algorithms": ("iceform-estimators", "iceform_estimators.algorithms"),
+    "demo": ("iceform-estimators", "iceform_estimators.demo"),
+    "machine": ("iceform-estimators", "iceform_estimators.machine"),
+    "sklearn": ("iceform-estimators", "iceform_estimators"),
+    "tables": ("iceform-estimators", "iceform_estimators.tables"),
     "testing": ("iceform-tolerance", "iceform_tolerance.testing"),
     "tolerance": ("iceform-tolerance", "iceform_tolerance"),
     "tolerances": ("iceform-tolerance", "iceform_tolerance"),
+    "web": ("iceform-playground", "iceform_playground"),
 }
 _ROOM = {name: room for room, names in _WHERE.items() for name in names.split()}
 
 __all__ = [
     "LOSSES",
     "MLP",
-    "ArraySource",
     "AttentionHead",
     "Attestation",
     "BoundError",
@@ -173,7 +176,6 @@ __all__ = [
     "LiftedAttention",
     "LinearLayer",
     "Loss",
-    "Machine",
     "ParameterError",
     "Plan",
     "PrecisionError",
@@ -193,7 +195,6 @@ __all__ = [
     "Verification",
     "__version__",
     "algorithm",
-    "algorithms",
     "attend",
     "bounded",
     "check",

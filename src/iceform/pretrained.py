@@ -8,6 +8,7 @@ the three is noticed. Files are the same for every device.
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -38,6 +39,8 @@ loaded = iceform.load("path/to/this/folder")
 ```
 """
 _KINDS: dict[str, type[Pretrained]] = {}
+# Kinds that a package beside iceform brings, by an entry point of the group "iceform.kinds".
+_ELSEWHERE = {"Machine": "iceform-estimators", "Program": "iceform-estimators"}
 
 
 class Pretrained:
@@ -145,8 +148,12 @@ def read(path: str | Path, **options: Any) -> Any:
 
 def unpacked(kind: str, content: dict[str, Any], tensors: dict[str, Tensor], **options: Any) -> Any:
     """What a class that is kept under this name has packed."""
+    for known in () if kind in _KINDS else entry_points(group="iceform.kinds", name=kind):
+        known.load()
     if kind not in _KINDS:
-        raise IntegrityError(f"a {kind!r} is not known here; iceform.load reads every kind")
+        package = _ELSEWHERE.get(kind)
+        mend = f"pip install {package}" if package else "iceform.load reads every kind"
+        raise IntegrityError(f"a {kind!r} is not known here; {mend}")
     return _KINDS[kind].unpack(content, tensors, **options)
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from iceform.arithmetic import eigenvalues_of, gram_eigenvalues
-from iceform.machine.problem import spectral_norm
+from iceform_estimators.machine.problem import spectral_norm
 
 
 def exact_eigenvalues(rows):

@@ -19,11 +19,14 @@ import flint
 import mpmath
 import numpy as np
 import torch
+from estimator_tests.algorithms import cases
+from estimator_tests.machine import data
+from estimator_tests.machine.exact import NoOptimumError, apart
 
 import iceform as ice
+import iceform_estimators
 from iceform.backends import windowed
-from iceform.machine import ArraySource
-from tests.algorithms import cases
+from iceform_estimators.machine import ArraySource
 from tests.attacks.fits import AROUND_FITS
 from tests.attacks.handed_in import handed_in
 from tests.attacks.hidden_state import hidden_state
@@ -40,12 +43,10 @@ from tests.attacks.outcomes import (
 from tests.backends.tables import rounding_bound
 from tests.computer import random_programs
 from tests.interpolation import attacks as look_ups
-from tests.machine import data
-from tests.machine.exact import NoOptimumError, apart
 from tests.networks.attack import drawn as network
 from tests.properties.adversary import targeted_inputs
 
-_A = ice.algorithms
+_A = iceform_estimators.algorithms
 
 
 def _instead(certificate: Any) -> str | None:
@@ -257,8 +258,12 @@ def nearly_dependent(seed: int) -> Outcome | str:
     x = x * 2.0 ** draw.randrange(-40, 40) + draw.choice([0.0, 0.0, 1.0])
     y = x.sum(1) + data.normal(g, len(x))
     alpha = draw.choice([0.0, 0.0, 1e-6, 1.0])
-    program = ice.algorithms.Ridge(alpha) if alpha else ice.algorithms.LinearRegression()
-    fit = ice.Machine(x.shape[1] + 1, layout="stream").run(program, x, y)
+    program = (
+        iceform_estimators.algorithms.Ridge(alpha)
+        if alpha
+        else iceform_estimators.algorithms.LinearRegression()
+    )
+    fit = iceform_estimators.Machine(x.shape[1] + 1, layout="stream").run(program, x, y)
     if (instead := _instead(fit.certificate)) is not None:
         return instead
     if "what" in fit.certificate.domain:
@@ -289,7 +294,9 @@ def quantile(seed: int) -> Outcome | str:
     y = x @ torch.arange(1.0, d + 1, dtype=F64) + data.normal(g, n)
     y[torch.randperm(n, generator=g)[: n // 50]] += draw.choice([0.0, 10.0, 1e3, 1e6])
     q = draw.choice([0.5, 0.5, 0.1, 0.25, 0.77])
-    fit = ice.Machine(d + 1, layout="stream").run(ice.algorithms.Quantile(q), x, y)
+    fit = iceform_estimators.Machine(d + 1, layout="stream").run(
+        iceform_estimators.algorithms.Quantile(q), x, y
+    )
     if "objective" in fit.certificate.domain:
         return "refused"  # to speak of a sharp corner
     off = fit.verify().measured
@@ -301,7 +308,7 @@ def recursion(seed: int) -> Outcome | str:
     draw, g = random.Random(seed), torch.Generator().manual_seed(seed)
     x = data.REGULAR[draw.choice(sorted(data.REGULAR))](g)
     y, found = data.labels(x, g, offset=3.0), _A.Recursion(1.0)
-    machine = ice.Machine(x.shape[1] + 1, layout="stream")
+    machine = iceform_estimators.Machine(x.shape[1] + 1, layout="stream")
     for rows in torch.arange(len(x)).split(draw.choice([5, 13, 60])):
         fit = found.update(machine.start(), ArraySource(x[rows], y[rows]))
     if (instead := _instead(fit.certificate)) is not None:
@@ -350,7 +357,7 @@ def streamed(name: str) -> Callable[[int], Outcome | str]:
             dtype = F64
         weights = torch.rand(n, generator=g, dtype=F64) + 0.01 if "weighed" in name else None
         source = ArraySource(x, y, weights=weights)
-        machine = ice.Machine(d + 1, layout="stream", dtype=dtype)
+        machine = iceform_estimators.Machine(d + 1, layout="stream", dtype=dtype)
         result = machine.run(program, source)
         if (instead := _instead(result.certificate)) is not None:
             return instead
@@ -401,7 +408,7 @@ def _one_head(seed: int) -> Any:
 
 @lru_cache(maxsize=16)
 def _in_rows(program: Any, dtype: torch.dtype) -> Any:
-    return ice.Machine.for_programs([program], dim=2, samples=5, dtype=dtype)
+    return iceform_estimators.Machine.for_programs([program], dim=2, samples=5, dtype=dtype)
 
 
 def in_rows(name: str, *, small: bool = True) -> Callable[[int], Outcome | str]:
@@ -508,7 +515,7 @@ def ordinary(name: str) -> Callable[[int], str]:
         x = data.normal(g, n, d)
         y = LABELS[labels](x @ data.normal(g, d) / math.sqrt(d) + 0.5 * data.normal(g, n), g)
         try:
-            fit = ice.Machine(d + 1, layout="stream").run(program(draw), x, y)
+            fit = iceform_estimators.Machine(d + 1, layout="stream").run(program(draw), x, y)
         except ice.IceformError:
             return "refused"
         if "objective" in fit.certificate.domain:

@@ -23,11 +23,12 @@ import numpy as np
 import torch
 
 import iceform as ice
-import iceform.sklearn as estimators
-from iceform.computer import certify_minimiser
+import iceform_estimators
+import iceform_estimators as estimators
+from iceform_estimators import certify_minimiser
 from tests.attacks.outcomes import F64, Outcome
 
-_A = ice.algorithms
+_A = iceform_estimators.algorithms
 
 
 def _solved(rows: list[list[Fraction]], right: list[Fraction]) -> list[Fraction]:
@@ -133,7 +134,7 @@ def aliasing(seed: int) -> Outcome | str:
     if program is _A.Head:
         weights = list(torch.randn(3, 2, 2, dtype=F64, generator=_generator(draw)).unbind())
         program = program(*weights)
-    machine: Any = ice.Machine(3 if layout == "stream" else 2, 12, layout=layout)
+    machine: Any = iceform_estimators.Machine(3 if layout == "stream" else 2, 12, layout=layout)
     untouched = machine.run(program, x.clone(), y.clone())
     value = untouched.value.clone()
     given = [x.clone(), y.clone()]
@@ -189,7 +190,9 @@ def _verified(draw: random.Random, x: torch.Tensor, y: torch.Tensor) -> tuple[An
                   label_bound=float(y.abs().max()) or 1.0, max_passes=20), "stream"),
     ]  # fmt: skip
     program, layout = draw.choice(programs)
-    found = ice.Machine(3 if layout == "stream" else 2, 12, layout=layout).run(program, x, y)
+    found = iceform_estimators.Machine(3 if layout == "stream" else 2, 12, layout=layout).run(
+        program, x, y
+    )
     return found.certificate, found.verify().measured
 
 

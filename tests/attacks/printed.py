@@ -19,6 +19,7 @@ import struct
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cache
@@ -30,24 +31,27 @@ import torch
 from rich.console import Console
 
 import iceform as ice
+import iceform_estimators
+import iceform_playground
 from iceform.arithmetic import at_least, at_most
 from iceform.certificates import Attestation, Certificate, Excess, Step
-from iceform.cli import console as terminal
-from iceform.cli.commands import plan, tolerance
+from iceform.cli.commands import plan
 from iceform.cli.planning import Need
-from iceform.cli.run_page import page
-from iceform.cli.running import Run, Settings, run
-from iceform.demo.page import _first, _tidy
-from iceform.demo.program import execute
 from iceform.networks.frozen import NetworkSizes
 from iceform.networks.report import Report, Row
-from iceform.tables import read
 from iceform.targets.checking import Checked
-from iceform.web.answers import CertificateAnswer
+from iceform_estimators.command import console as terminal
+from iceform_estimators.command.run_page import page
+from iceform_estimators.command.running import Run, Settings, run
+from iceform_estimators.demo.page import _first, _tidy
+from iceform_estimators.demo.program import execute
+from iceform_estimators.tables import read
+from iceform_playground.answers import CertificateAnswer
 from iceform_tolerance import Row as Compared
+from iceform_tolerance import command as tolerance
 
 NODE = shutil.which("node")
-MODEL = Path(ice.__file__).parent / "web" / "page" / "model.js"
+MODEL = Path(iceform_playground.__file__).parent / "page" / "model.js"
 _RAISED = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹−", "-0123456789-")
 _DIGITS = r"-?\d[\d,]*\.?\d*"
 NUMBER = re.compile(
@@ -178,7 +182,7 @@ def _run() -> Run:
         path = Path(folder) / "data.csv"
         path.write_text("\n".join(lines), encoding="utf-8")
         table = read(path, "y")
-    return run(Settings(ice.algorithms.named("ridge")), table)
+    return run(Settings(iceform_estimators.algorithms.named("ridge")), table)
 
 
 @surface
@@ -233,7 +237,10 @@ def _step() -> ice.GradientStep:
 @surface
 def kernels(c: Certificate) -> list[Said]:
     row = Compared("sdpa", "float32", "random", "1x1", 1, 1, 0, 0.0, c.error, 0.0)
-    shown = _screen(lambda console: tolerance._print_rows(console, [row], [None]))
+    out = io.StringIO()
+    with redirect_stdout(out):
+        tolerance._print_rows([row], [None])
+    shown = out.getvalue()
     (line,) = [line for line in shown.splitlines() if line.strip().startswith("float32")]
     return [Said(line.split()[2], c.error)]
 

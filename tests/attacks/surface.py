@@ -24,13 +24,18 @@ from typing import Any
 import numpy as np
 import torch
 
-import iceform.sklearn as estimators
-from iceform.algorithms.verification.balls import dot
-from iceform.algorithms.verification.lines import DependentError, line_of, objective_of, solved
+import iceform_estimators as estimators
 from iceform.arithmetic.balls import balls_of, uppermost
 from iceform.errors import IceformError, PrecisionError
-from iceform.machine import ArraySource
-from iceform.sklearn._base import as_tensor
+from iceform_estimators._base import as_tensor
+from iceform_estimators.algorithms.verification.balls import dot
+from iceform_estimators.algorithms.verification.lines import (
+    DependentError,
+    line_of,
+    objective_of,
+    solved,
+)
+from iceform_estimators.machine import ArraySource
 
 # What the loss of a sample is, on balls: z = a.v - b and the offset o, over all.
 _VALUES = {

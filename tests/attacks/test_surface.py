@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from iceform import Machine
-from iceform.algorithms import Perceptron
 from iceform.errors import BoundError
-from iceform.machine import ArraySource
-from iceform.sklearn import (
+from iceform_estimators import (
     InContextHuberRegressor,
     InContextLinearSVC,
     InContextPoissonRegressor,
     InContextRidge,
+    Machine,
 )
+from iceform_estimators.algorithms import Perceptron
+from iceform_estimators.machine import ArraySource
 from tests.attacks.surface import attack
 
 X = np.random.default_rng(0).normal(size=(12, 2))

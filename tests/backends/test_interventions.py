@@ -3,7 +3,7 @@
 Every fast path is inside every certificate, so only an intervention can tell it from a formula
 that reads neither. With the checks off, another network or prompt is put in; both backends must
 return *that* one's answer, which is far from the first. Every construction does so in its own
-suite (tests/conformance.py), every algorithm in tests/algorithms/conformance.
+suite (tests/conformance.py), every algorithm in those of the estimators.
 """
 
 from dataclasses import replace

@@ -210,7 +210,12 @@ STATED: list[tuple[str, str, str, list[str]]] = [
     ("docs/notebooks/*", "theirs", "rows of scikit-learn's diabetes", ["442"]),
     ("docs/notebooks/own_table.ipynb", "defined", "a penalty in a command", ["0.001"]),
     ("docs/notebooks/own_loss.ipynb", "defined", "its loss", ["nine times as bad", "0.9", "0.1"]),
-    ("docs/playground.md", "asserted", "tests/web/test_site.py", ["33", "65", "129", "24"]),
+    (
+        "docs/playground.md",
+        "asserted",
+        "packages/playground/playground_tests/test_site.py",
+        ["33", "65", "129", "24"],
+    ),
     ("CHANGELOG.md", "asserted", "tests/computer", ["256", "96"]),
     ("CONTRIBUTING.md", "asserted", "tests/test_levels.py", ["25 once", "37 in"]),
     ("docs/how_it_works.md", "defined", "where float64's exponential is 0", ["746"]),
@@ -309,7 +314,12 @@ STATED: list[tuple[str, str, str, list[str]]] = [
         ["109", "181", "136"],
     ),
     ("results/README.md", "not kept", "two runs compared by hand", ["0.3", "19"]),
-    ("docs/playground.md", "asserted", "what tests/web/test_site.py allows", ["1e-12", "1e-10"]),
+    (
+        "docs/playground.md",
+        "asserted",
+        "what packages/playground/playground_tests/test_site.py allows",
+        ["1e-12", "1e-10"],
+    ),
     ("docs/certificates.md", "defined", "a standard, and default bits", ["754", "256"]),
     (
         "docs/certificates.md",

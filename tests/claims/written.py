@@ -12,11 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from estimator_tests.sklearn import scoreboard as estimators
+
 from tests.attacks import __main__ as attacks
 from tests.claims.scan import ROOT
 from tests.mutants.mutants import MUTANTS
 from tests.networks import attack, figures, scoreboard
-from tests.sklearn import scoreboard as estimators
 
 BENCHMARKS = ROOT / "benchmarks" / "results"
 
@@ -122,6 +123,6 @@ BLOCKS = (
           lambda: _attacks("ordinary")),
     Block("docs/certificates.md", "mutants", "make mutants",
           ROOT / "tests" / "mutants" / "mutants.py", _mutants),
-    Block("docs/scikit_learn.md", "scoreboard", "python -m tests.sklearn.scoreboard",
+    Block("docs/scikit_learn.md", "scoreboard", "python -m estimator_tests.sklearn.scoreboard",
           estimators.ROWS, lambda: estimators.table(_json(estimators.ROWS))),
 )  # fmt: skip

@@ -161,7 +161,7 @@ def test_version():
 def test_help_names_the_commands(arguments):
     result = run(*arguments)
     assert result.exit_code == 0
-    for command in ("run", "list", "explain", "plan", "demo"):
+    for command in ("check", "compile", "plan"):
         assert f" {command} " in result.stdout, command
 
 
@@ -169,13 +169,6 @@ def test_help_of_plan_names_every_loss_and_option():
     words = run("plan", "--help").stdout
     for word in (*LOSSES, "--eps", "--bound", "--regime", "--dtype", "--json", "1e-06"):
         assert word in words
-
-
-def test_demo_passes_its_target_on(tmp_path, monkeypatch):
-    seen = []
-    monkeypatch.setattr("iceform.demo.page.show", seen.append)
-    assert run("demo", "--out", str(tmp_path / "page.html")).exit_code == 0
-    assert seen == [tmp_path / "page.html"]
 
 
 def forget(monkeypatch, *parts):
@@ -191,32 +184,6 @@ def uninstall(monkeypatch, module):
     for name in [n for n in sys.modules if n.startswith(f"{module}.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
-
-
-@pytest.mark.parametrize(
-    ("module", "extra"),
-    [("matplotlib", "plots"), ("jinja2", "plots"), ("sklearn", "sklearn")],
-)
-def test_demo_names_the_extra_that_is_missing(module, extra, monkeypatch):
-    forget(monkeypatch, "demo", "pages", "plots")
-    uninstall(monkeypatch, module)
-    line = refused("demo")
-    assert f"{module} is not installed; run pip install 'iceform[{extra}]'" in line
-
-
-@pytest.mark.parametrize(
-    ("module", "words"),
-    [
-        ("pandas", "tables need pandas, which is not installed; run pip install 'iceform[tables]'"),
-        ("sklearn", "sklearn is not installed; run pip install 'iceform[sklearn]'"),
-    ],
-)
-def test_run_names_the_extra_that_is_missing(module, words, monkeypatch, tmp_path):
-    (tmp_path / "t.csv").write_text("a,y\n1,2\n2,3\n3,5\n4,4\n5,7\n")
-    forget(monkeypatch, "sklearn")
-    uninstall(monkeypatch, module)
-    ask = ["run", "ridge", "--data", str(tmp_path / "t.csv"), "--target", "y", "--test-share", "0"]
-    assert words in refused(*ask)
 
 
 @pytest.mark.parametrize("module", ["typer", "rich"])
@@ -256,7 +223,7 @@ _BLOCKED = """
 import runpy, sys
 blocked = set(sys.argv.pop(1).split(","))
 sys.modules |= dict.fromkeys(blocked)
-runpy.run_module("iceform.tables", run_name="__main__")
+runpy.run_module("iceform_estimators.tables", run_name="__main__")
 """
 
 
@@ -279,7 +246,7 @@ def test_the_page_on_the_command_line_names_an_extra_that_brings_what_its_first_
     named = {"scikit-learn": "sklearn"}
     here = {named.get(package, package) for package in brought(extra)}
     absent = sorted(set(EXTRAS) - here)
-    assert "python -m iceform.tables ames.csv" in page
+    assert "python -m iceform_estimators.tables ames.csv" in page
     table = tmp_path / "ames.csv"
     command = [sys.executable, "-c", _BLOCKED, ",".join(absent), str(table)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import iceform as ice
-from iceform import algorithms
+import iceform_estimators
+from iceform_estimators import algorithms
 from tests.errata import printed
 from tests.errata.page import assert_on_page, short
 
@@ -52,7 +53,7 @@ def test_the_corollary_s_prompt_is_not_the_one_its_network_reads():
         off.append(float((layer - torch.cat([m @ x.T for m in mats])).abs().max()))
     assert off[0] > 0.5
     assert off[1] <= 0.0025 + 1e-9
-    machine = ice.Machine.for_programs([algorithms.Head(*mats)], d, n)
+    machine = iceform_estimators.Machine.for_programs([algorithms.Head(*mats)], d, n)
     assert_runs(machine, x, mats)
 
 
@@ -77,7 +78,7 @@ def test_a_common_number_of_grid_points_is_not_enough():
 
     heads = [target(1, scale) for scale in (1.0, 4.0)]
     both = [algorithms.Head(*mats) for _, mats in heads]
-    machine = ice.Machine.for_programs(both, 2, 3)
+    machine = iceform_estimators.Machine.for_programs(both, 2, 3)
     digests = {assert_runs(machine, x, mats).digest for x, mats in heads}
     assert digests == {machine.digest}
 
@@ -89,7 +90,7 @@ def test_products_beyond_the_grid_are_refused_not_saturated():
     layer = sum(printed.row_heads(x.T, tuple(mats), nodes, 5e5, factor=2.0, readout=True))
     assert float(layer.abs().max()) <= 2 + 1e-12
 
-    small = ice.Machine.for_programs([algorithms.Head(*target(1, 1.0)[1])], 2, 3)
+    small = iceform_estimators.Machine.for_programs([algorithms.Head(*target(1, 1.0)[1])], 2, 3)
     with pytest.raises(ice.ProgramError, match="does not fit this machine"):
         small.run(algorithms.Head(*mats), x)
     head = ice.AttentionHead(2, 3, 3, 3, weight_bound=4.0, reach=2.0, eps=None)
@@ -102,7 +103,7 @@ def test_products_beyond_the_grid_are_refused_not_saturated():
 @pytest.mark.parametrize("what", ["tokens", "dimension"])
 def test_data_larger_than_the_machine_is_refused(what):
     x, mats = target(1, 1.0)
-    machine = ice.Machine.for_programs([algorithms.Head(*mats)], 2, 3)
+    machine = iceform_estimators.Machine.for_programs([algorithms.Head(*mats)], 2, 3)
     longer, wide = target(2, 1.0, n=4), target(2, 1.0, d=3)
     data, weights = (longer[0], mats) if what == "tokens" else wide
     with pytest.raises(ice.ProgramError, match="tokens" if what == "tokens" else "features"):
@@ -126,7 +127,7 @@ def test_padding_to_a_common_size_needs_a_mask():
     assert_on_page(f"are off by {short(off)}, where the output's largest entry is {largest:.2f}")
 
     bigger = algorithms.Head(*target(2, 1.1, n=12, d=6)[1])
-    machine = ice.Machine.for_programs([bigger], 6, 12)
+    machine = iceform_estimators.Machine.for_programs([bigger], 6, 12)
     padded = machine.padded(algorithms.Head(*mats).targets(x, None))
     assert padded.tokens.shape[0] == 12
     logits = (padded.tokens @ padded.w_q.mT) @ (padded.tokens @ padded.w_k.mT).mT
@@ -148,7 +149,7 @@ def test_nearest_neighbours_need_the_squared_norms_as_a_data_row():
     assert float(squared) == -1.0
 
     program = algorithms.KernelRegression(12.5)
-    machine = ice.Machine.for_programs([program], 2, 2)
+    machine = iceform_estimators.Machine.for_programs([program], 2, 2)
     result = machine.run(program, x, y)
     exact = program.reference(x, y)
     assert float((result.value - exact).abs().max()) <= within(result, exact)

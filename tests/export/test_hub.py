@@ -15,9 +15,11 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import iceform as ice
-from iceform import IntegrityError, ProgramError, algorithms, store
+import iceform_estimators
+from iceform import IntegrityError, ProgramError, store
 from iceform.export import from_pretrained, save_pretrained
 from iceform.networks import InContext, MeanPooling, in_context
+from iceform_estimators import algorithms
 
 F64 = torch.float64
 FILES = ["README.md", "config.json", "model.safetensors"]
@@ -56,7 +58,7 @@ def head_program():
 STEP = {"dim": 2, "samples": 3, "eps": 1e-6}
 THINGS = {
     "network": network,
-    "machine": lambda: ice.Machine(dim=2, samples=3, programs=[algorithms.Ridge()]),
+    "machine": lambda: iceform_estimators.Machine(dim=2, samples=3, programs=[algorithms.Ridge()]),
     "emulator": lambda: ice.GradientStep("huber", 0.1, **STEP),
     "ridge": lambda: algorithms.Ridge(alpha=0.3),
     "descent": lambda: algorithms.Descent(
@@ -71,14 +73,14 @@ THINGS = {
 
 def same(a, b):
     assert type(a) is type(b)
-    if isinstance(a, InContext | ice.Machine | ice.Emulator):
+    if isinstance(a, InContext | iceform_estimators.Machine | ice.Emulator):
         assert a.digest == b.digest
     if isinstance(a, InContext):
         x = torch.randn(2, 3, 6, dtype=F64)
         assert torch.equal(a(x), b(x))
         assert a.certificate.to_json() == b.certificate.to_json()
         assert str(a.report()) == str(b.report())
-    elif isinstance(a, ice.Machine):
+    elif isinstance(a, iceform_estimators.Machine):
         x, y = torch.rand(3, 2, dtype=F64), torch.rand(3, dtype=F64)
         ran, again = (m.run(algorithms.Ridge(), x, y) for m in (a, b))
         assert torch.equal(ran.value, again.value)
@@ -290,7 +292,7 @@ def test_a_network_of_any_shape_comes_back(tmp_path):
 def test_the_wrong_class_is_named(tmp_path):
     folder = THINGS["ridge"]().save_pretrained(tmp_path)
     with pytest.raises(IntegrityError, match="holds a Ridge, not a Machine"):
-        ice.Machine.from_pretrained(folder)
+        iceform_estimators.Machine.from_pretrained(folder)
 
 
 def test_tensors_are_plain(tmp_path):

@@ -5,9 +5,11 @@ import torch
 from torch import nn
 
 import iceform as ice
-from iceform import ProgramError, algorithms
+import iceform_estimators
+from iceform import ProgramError
 from iceform.export import nnsight, transformer_lens
 from iceform.networks import in_context
+from iceform_estimators import algorithms
 
 pytest.importorskip("transformer_lens", reason="needs iceform[interp]")
 pytest.importorskip("nnsight", reason="needs iceform[interp]")
@@ -67,7 +69,7 @@ def test_cached_activations_are_those_of_the_trace(name):
 
 
 def test_a_machine_and_a_bare_network():
-    machine = ice.Machine(2, 3, programs=[algorithms.Ridge()])
+    machine = iceform_estimators.Machine(2, 3, programs=[algorithms.Ridge()])
     x, y = torch.rand(3, 2, dtype=F64), torch.rand(3, dtype=F64)
     model = transformer_lens(machine)
     out, cache = model.run_with_cache(algorithms.Ridge(), x, y)

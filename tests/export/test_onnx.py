@@ -5,14 +5,17 @@ import pytest
 import torch
 
 import iceform as ice
-from iceform import IntegrityError, ProgramError, algorithms
+import iceform_estimators
+from iceform import IntegrityError, ProgramError
 from iceform.export import onnx
+from iceform_estimators import algorithms
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs iceform[export]")
 pytest.importorskip("onnxscript", reason="needs iceform[export]")
 
-from iceform.export.onnx_file import OnnxMachine, PromptRunner  # noqa: E402
+from iceform.export.onnx_file import PromptRunner  # noqa: E402
 from iceform.export.onnx_file import session as session_of  # noqa: E402
+from iceform_estimators.onnx_machine import OnnxMachine  # noqa: E402
 
 F32, F64 = torch.float32, torch.float64
 DIM, SAMPLES = 2, 4
@@ -41,7 +44,7 @@ def data(program, dtype):
 
 @pytest.fixture(scope="module", params=[F64, F32], ids=["float64", "float32"])
 def exported(request, tmp_path_factory):
-    machine = ice.Machine(DIM, SAMPLES, programs=LIBRARY, dtype=request.param)
+    machine = iceform_estimators.Machine(DIM, SAMPLES, programs=LIBRARY, dtype=request.param)
     path = onnx(machine, tmp_path_factory.mktemp("onnx") / "machine.onnx")
     return machine, path
 
@@ -133,7 +136,9 @@ def test_what_cannot_be_exported_is_refused(tmp_path):
 
 def test_a_file_of_another_machine_is_refused(exported):
     machine, path = exported
-    other = ice.Machine(DIM, SAMPLES + 1, programs=[algorithms.Ridge()], dtype=machine.dtype)
+    other = iceform_estimators.Machine(
+        DIM, SAMPLES + 1, programs=[algorithms.Ridge()], dtype=machine.dtype
+    )
     with pytest.raises(IntegrityError, match="other weights"):
         OnnxMachine(other, path)
 
@@ -220,7 +225,7 @@ LOOK_UPS = {
     "compact": lambda dtype: ice.CompactStep(
         "squared", 0.3, dim=2, samples=3, eps=None, dtype=dtype, backend="literal"
     ),
-    "stream": lambda dtype: ice.Machine(dim=2, layout="stream", dtype=dtype),
+    "stream": lambda dtype: iceform_estimators.Machine(dim=2, layout="stream", dtype=dtype),
 }
 
 

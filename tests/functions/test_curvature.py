@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from estimator_tests.machine.exact import BITS, ExactLoss
 from flint import arb, ctx
 
 from iceform.functions import LOSSES, Loss, loss_named
-from tests.machine.exact import BITS, ExactLoss
 
 KNOWN = sorted(set(LOSSES))
 Z = torch.linspace(-12, 12, 2001, dtype=torch.float64)

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from iceform import Formula, algorithms
+from iceform import Formula
 from iceform.arithmetic import Interval
 from iceform.arithmetic.balls import balls_of
 from iceform.constructions.verification import ball_function
@@ -15,11 +15,12 @@ from iceform.errors import BoundError, ProgramError
 from iceform.functions import LOSSES, Loss, ScalarFunction, loss_named
 from iceform.functions.extremes import concordance, extremes
 from iceform.functions.losses import Curvature, Labels, register
-from iceform.machine import ArraySource, Stream
-from iceform.machine.objective import above_nothing
-from iceform.machine.proofs import STATED, prove
-from iceform.machine.solvers import minimise
-from iceform.machine.stream import table_of
+from iceform_estimators import algorithms
+from iceform_estimators.machine import ArraySource, Stream
+from iceform_estimators.machine.objective import above_nothing
+from iceform_estimators.machine.proofs import STATED, prove
+from iceform_estimators.machine.solvers import minimise
+from iceform_estimators.machine.stream import table_of
 
 # Convex losses that no name of the library fits: l' and l''.
 OWN = {

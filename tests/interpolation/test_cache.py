@@ -8,7 +8,7 @@ import torch
 
 from iceform import PrecisionError, store
 from iceform.interpolation import Interpolant, regimes, storage
-from iceform.machine import shipped, stream
+from iceform_estimators.machine import shipped, stream
 
 F64 = torch.float64
 CASES = {

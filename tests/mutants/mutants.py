@@ -51,7 +51,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "backends/base.py",
         "        out = torch.softmax(logits, -1) @ prompt.values if few is None else few",
         "        out = logits @ prompt.values / len(keys) if few is None else few",
-        ("tests/machine/test_stream.py", "-k", "average"),
+        ("packages/estimators/estimator_tests/machine/test_stream.py", "-k", "average"),
     ),
     Mutant(
         "tokens that are hidden from a point are seen",
@@ -65,7 +65,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "algorithms/places.py",
         "        clear = (spread <= 1 / (32 * self.digits)).all(1)",
         "        clear = (spread == spread).all(1)",
-        ("tests/algorithms/test_neighbours.py", "-k", "ties"),
+        ("packages/estimators/estimator_tests/algorithms/test_neighbours.py", "-k", "ties"),
     ),
     Mutant(
         "another program on the same weights holds no eps",
@@ -217,7 +217,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "attention/lookups.py",
         '        own[..., at["key_bias"]] = biases[:, None]',
         '        own[..., at["key_bias"]] = biases[:, None] + 1e-3 * x.mean()',
-        ("tests/machine/test_prompts.py",),
+        ("packages/estimators/estimator_tests/machine/test_prompts.py",),
     ),
     Mutant(
         "what is written for data is not affine in them",
@@ -277,7 +277,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "        looked = f(prompt.residuals())\n"
         "        looked = looked if prompt.offsets is None else looked - prompt.offsets\n"
         "        return [looked @ prompt.x, beyond]",
-        ("tests/algorithms/conformance/test_backends.py", "-k", "changed_weights"),
+        (
+            "packages/estimators/estimator_tests/algorithms/conformance/test_backends.py",
+            "-k",
+            "changed_weights",
+        ),
     ),
     Mutant(
         "the host turns the gradient, and the samples in the prompt stay correlated",
@@ -285,14 +289,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "        return self._mean(encoding, u, trial) + penalty",
         "        found = self._mean(self.encoding, within.back(u), trial)\n"
         "        return within.turned.mT @ found + penalty",
-        ("tests/machine/test_coordinates.py",),
+        ("packages/estimators/estimator_tests/machine/test_coordinates.py",),
     ),
     Mutant(
         "soft thresholds do not pass through the network",
         "algorithms/sparse.py",
         "    left = u[active] - tau[active] * machine.look_up(table, ratio)",
         "    left = u[active] - tau[active] * ratio.clamp(-1, 1)",
-        ("tests/machine/test_weights_run.py",),
+        ("packages/estimators/estimator_tests/machine/test_weights_run.py",),
     ),
     # ------------------------------------------------------------------ proofs
     Mutant(
@@ -358,21 +362,21 @@ MUTANTS: tuple[Mutant, ...] = (
         "algorithms/pinball.py",
         "    if not room > 0:\n        return None, room\n",
         "",
-        ("tests/algorithms/test_quantile.py",),
+        ("packages/estimators/estimator_tests/algorithms/test_quantile.py",),
     ),
     Mutant(
         "features are said to depend on each other without proof",
         "machine/proofs.py",
         'else cls((DEPENDENT,), "estimated")',
         "else cls()",
-        ("tests/machine/test_proofs.py", "-k", "told_apart"),
+        ("packages/estimators/estimator_tests/machine/test_proofs.py", "-k", "told_apart"),
     ),
     Mutant(
         "whitened coordinates are not checked for rounding",
         "machine/whitening.py",
         "        return 1 - noise, 1 + noise",
         "        return 100.0, 1.0",
-        ("tests/machine/test_proofs.py",),
+        ("packages/estimators/estimator_tests/machine/test_proofs.py",),
     ),
     # ------------------------------------------------------------------ loops of the computer
     Mutant(
@@ -585,21 +589,21 @@ MUTANTS: tuple[Mutant, ...] = (
         "machine/proofs.py",
         "        error = self.encoding.weigh(lookup, y) @ size\n",
         "        error = 0 * self.encoding.weigh(lookup, y) @ size\n",
-        ("tests/machine/test_proofs.py", "-k", "gradient"),
+        ("packages/estimators/estimator_tests/machine/test_proofs.py", "-k", "gradient"),
     ),
     Mutant(
         "a Gram matrix of a proof is taken as exact",
         "machine/proofs.py",
         "    return (rows + chunks + 32) * _UNIT\n",
         "    return 0.0\n",
-        ("tests/machine/test_proofs.py",),
+        ("packages/estimators/estimator_tests/machine/test_proofs.py",),
     ),
     Mutant(
         "eigenvectors of a proof are taken as exact",
         "machine/problem.py",
         "        return (1 + _SLACK) * (apart + rounded * self.stretch**2)\n",
         "        return 0.0\n",
-        ("tests/machine/test_proofs.py", "-k", "eigenvalues"),
+        ("packages/estimators/estimator_tests/machine/test_proofs.py", "-k", "eigenvalues"),
     ),
     Mutant(
         "an instruction's table counts as exact in its execution",
@@ -642,21 +646,21 @@ MUTANTS: tuple[Mutant, ...] = (
         "machine/problem.py",
         "        return torch.cat([slope[: self.rank], slope.new_zeros(len(slope) - self.rank)])\n",
         "        return slope\n",
-        ("tests/machine/test_coordinates.py",),
+        ("packages/estimators/estimator_tests/machine/test_coordinates.py",),
     ),
     Mutant(
         "data that change between two passes are certified",
         "machine/sources.py",
         "        if found != first:\n",
         "        if False:\n",
-        ("tests/machine/test_marks.py",),
+        ("packages/estimators/estimator_tests/machine/test_marks.py",),
     ),
     Mutant(
         "what samples weigh is not read",
         "machine/problem.py",
         "        return values if weights is None else values * weights\n",
         "        return values\n",
-        ("tests/sklearn/test_weights.py",),
+        ("packages/estimators/estimator_tests/sklearn/test_weights.py",),
     ),
     Mutant(
         "a result is saved without the digest of its data",
@@ -721,21 +725,21 @@ MUTANTS: tuple[Mutant, ...] = (
         "algorithms/kernel.py",
         "        tau = (dim + 8) * unit * self.gamma * terms + 8 * unit\n",
         "        tau = 0 * terms + 8 * unit\n",
-        ("tests/algorithms/test_neighbours.py", "-k", "kernel"),
+        ("packages/estimators/estimator_tests/algorithms/test_neighbours.py", "-k", "kernel"),
     ),
     Mutant(
         "components are certified without their residual",
         "algorithms/components.py",
         "        out.append(((left.double().abs() + lost).norm()",
         "        out.append(((0 * left.double().abs() + lost).norm()",
-        ("tests/algorithms/test_components.py",),
+        ("packages/estimators/estimator_tests/algorithms/test_components.py",),
     ),
     Mutant(
         "an answer that was moved is verified",
         "machine/machine.py",
         "        return Verification(measured <= certified, measured, certified, flint.ctx.prec)\n",
         "        return Verification(True, measured, certified, flint.ctx.prec)\n",
-        ("tests/algorithms/test_verification.py",),
+        ("packages/estimators/estimator_tests/algorithms/test_verification.py",),
     ),
     Mutant(
         "eigenvalues are believed of whoever computes them",
@@ -756,7 +760,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "machine/stream.py",
         "        units = torch.where(usual, 0, exponent_of(largest))\n",
         "        units = torch.zeros_like(exponent_of(largest))\n",
-        ("tests/algorithms/test_distance_weights.py", "-k", "any_size"),
+        (
+            "packages/estimators/estimator_tests/algorithms/test_distance_weights.py",
+            "-k",
+            "any_size",
+        ),
     ),
     Mutant(
         "a table that float32 has no room for is looked up",

@@ -116,7 +116,7 @@ def checkpoints(folder: Path) -> Iterator[tuple[str, Pinned]]:
 
 def fits() -> Iterator[tuple[str, Pinned]]:
     """Estimators on one small table: the machine's weights, the proven error and the answer."""
-    from iceform import sklearn as estimators
+    import iceform_estimators as estimators
 
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(60, 4, generator=generator, dtype=torch.float64)

@@ -10,24 +10,12 @@ import typer
 import iceform
 from iceform.cli.commands.check import check
 from iceform.cli.commands.compile import compile_
-from iceform.cli.commands.demo import demo
 from iceform.cli.commands.experiments import experiments
-from iceform.cli.commands.explain import explain
-from iceform.cli.commands.inspect import inspect
-from iceform.cli.commands.list import list_
 from iceform.cli.commands.plan import plan
-from iceform.cli.commands.play import play
-from iceform.cli.commands.run import run
 
 COMMANDS: Mapping[str, Callable[..., None]] = {
-    "demo": demo,
-    "play": play,
     "compile": compile_,
     "check": check,
-    "list": list_,
-    "run": run,
-    "inspect": inspect,
-    "explain": explain,
     "plan": plan,
 }
 

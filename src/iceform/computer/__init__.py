@@ -10,7 +10,6 @@ from iceform.computer.language import Algorithm
 from iceform.computer.layout import Sizes
 from iceform.computer.literal import ComputerTrace, LayerAttention
 from iceform.computer.prompt import Prompt
-from iceform.computer.proofs import certify_minimiser
 from iceform.computer.rounding import InstructionRounding, instruction_rounding
 from iceform.computer.running import enclosure_of
 
@@ -29,7 +28,6 @@ __all__ = [
     "Prompt",
     "Sizes",
     "accounted",
-    "certify_minimiser",
     "curve",
     "enclosure_of",
     "instruction_rounding",

@@ -11,16 +11,6 @@ the run may have taken the other turn; and a state that left the bound that it w
 **Balls.** A value is an array of balls (``flint.arb``): midpoints of some hundred bits, and radii
 that hold every rounding. Data and parameters are floating-point numbers, so known exactly. A
 comparison is decided where its ball does not contain 0; how near it came to a tie is noted.
-
-**Optimality**: how far the answer is from a minimiser, whatever the program did.
-
-A program that descends ends somewhere. Its run's enclosure says how far that is from where the
-exact program ends; this certificate says how far it is from
-
-.. math:: \arg\min_w \; \frac1n \sum_i l(w \cdot x_i, y_i) + \frac{\alpha}{2} |w|^2,
-
-by the proofs of :mod:`iceform.machine.proofs`: the gradient at the answer, enclosed, and the
-curvature of the loss. Neither the program nor its steps are looked at.
 """
 
 from __future__ import annotations
@@ -32,23 +22,15 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from iceform.arithmetic import at_most
 from iceform.arithmetic.balls import ball_arithmetic, balls_of, uppermost, whole_power
-from iceform.certificates import Certificate, Ledger
 from iceform.computer.exact import whole
 from iceform.computer.graph import Graph, Node, Place, refuse, run
 from iceform.computer.ranges import Assumed, Ranges
-from iceform.errors import BoundError, PrecisionError, ShapeError
-from iceform.functions import Loss
+from iceform.errors import BoundError, PrecisionError
 from iceform.functions.formulas import trees
-from iceform.functions.losses import loss_named
-from iceform.machine.problem import LinearProblem, Scaling, check_coefficients
-from iceform.machine.proofs import certificate_of, prove
-from iceform.machine.sources import ArraySource
-from iceform.validation import check_positive, tensor_of
 
 _BITS = 128  # to begin with
 _MOST_BITS = 1 << 13
@@ -434,57 +416,3 @@ def _check_ties(balls: Balls, gaps: Mapping[Node, float]) -> None:
 
 def _line(node: Node) -> int:
     return node.place.line if node.place is not None else 0
-
-
-@dataclass(frozen=True)
-class _Unasked:
-    """In place of a machine: nothing is run."""
-
-    ledger: Ledger = field(default_factory=Ledger)
-
-    def check_dim(self, dim: int) -> None:
-        """Any will do."""
-
-
-def certify_minimiser(
-    w: Tensor, X: Any, y: Any, loss: str | Loss = "squared", *, alpha: float = 0.0
-) -> Certificate:
-    r"""Bound the distance of w from the minimiser of mean l + (alpha/2) \\|w\\|^2.
-
-    Parameters
-    ----------
-    w
-        Coefficients (d,), the answer of a program, say.
-    X, y
-        The data, shapes (n, d) and (n,).
-    loss
-        By name ("squared", "logistic", "huber", ...) or a loss: of the residual w.x - y, or with
-        labels as the loss has them.
-    alpha
-        The penalty.
-
-    Returns
-    -------
-    Certificate
-        Of every coefficient's distance; infinite where nothing can be proven.
-    """
-    x, targets, w = (
-        tensor_of(name, part).to("cpu", torch.float64)
-        for name, part in (("X", X), ("y", y), ("w", w))
-    )
-    if x.ndim != 2 or targets.shape != x.shape[:1] or w.shape != x.shape[1:]:
-        raise ShapeError(
-            f"X, y and w must have shapes (n, d), (n,) and (d,), got {tuple(x.shape)}, "
-            f"{tuple(targets.shape)} and {tuple(w.shape)}"
-        )
-    chosen = loss_named(loss) if isinstance(loss, str) else loss
-    chosen.check_labels(targets)
-    penalty = check_positive("alpha", alpha, zero=True)
-    d, found = x.shape[1], w.double()
-    scaling = Scaling(torch.zeros(d).double(), torch.ones(d).double(), 0.0, 1.0, intercept=False)
-    source = ArraySource(x, targets)
-    problem = LinearProblem(_Unasked(), source, scaling, chosen, scaling.penalty(penalty))
-    check_coefficients(source, found)
-    domain: dict[str, float | str] = {"loss": chosen.name or "own", "alpha": penalty}
-    proof = prove(problem, found)
-    return certificate_of(proof, torch.eye(d).double(), found, source, domain=domain)

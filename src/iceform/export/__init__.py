@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 # Each of these makes its kinds known when it is imported.
-from iceform import algorithms, attention, constructions, machine, networks, pretrained
+from iceform import attention, constructions, networks, pretrained
 from iceform.errors import ProgramError
 
 __all__ = ["from_pretrained", "load", "nnsight", "onnx", "save_pretrained", "transformer_lens"]
 
-KEPT = (algorithms, attention, constructions, machine, networks)
+KEPT = (attention, constructions, networks)
 
 
 def save_pretrained(thing: Any, path: str | Path) -> Path:

@@ -25,8 +25,7 @@ from torch import Tensor, nn
 from iceform.attention import Features, FrozenNetwork, SoftmaxAttention
 from iceform.constructions import Emulator, GradientDescent, LeastSquares
 from iceform.errors import ProgramError
-from iceform.machine import Rows
-from iceform.machine.machine import Program
+from iceform.export.onnx_file import TakesPrompts
 
 Point = Callable[[], nn.Module]
 
@@ -124,8 +123,8 @@ def runner_for(
     if isinstance(thing, FrozenNetwork):
         bridge = _Bridge(thing.features, stream)
         return thing, bridge.forward
-    if isinstance(thing, Rows):
-        return thing.network, _machine_runner(thing, _Bridge(thing.network.features, stream))
+    if isinstance(thing, TakesPrompts):
+        return thing.network, thing.through(_Bridge(thing.network.features, stream).forward)
     if isinstance(thing, Emulator):
         looped = isinstance(thing, GradientDescent) and not thing.unrolled
         if looped or isinstance(thing, LeastSquares):
@@ -148,20 +147,6 @@ def _emulator_runner(
     clone._modules["_network"] = _Bridge(emulator.network.features, stream)
     clone.backend = "literal"
     return clone.forward
-
-
-def _machine_runner(machine: Rows, bridge: _Bridge) -> Callable[..., Tensor]:
-    def run(first: Program | Tensor, x: Tensor | None = None, y: Tensor | None = None) -> Tensor:
-        """A prompt's tokens, or a program and its data (the first pass)."""
-        if isinstance(first, Tensor):
-            return bridge.forward(first)
-        if x is None:
-            raise ProgramError("give a prompt's tokens, or a program and its data")
-        out = bridge.forward(machine.prompt(first, x, y).tokens)
-        target = first.targets(x, y)
-        return out[machine.padded(target).queries, : len(target.w_v)]
-
-    return run
 
 
 def head_named(root: nn.Module, label: str) -> tuple[int, int]:

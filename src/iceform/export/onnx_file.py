@@ -11,10 +11,10 @@ import logging
 import math
 import random
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -31,9 +31,8 @@ from iceform.attention import (
 )
 from iceform.backends import Backend, Rounding
 from iceform.certificates.witness import settled
-from iceform.constructions import AttentionHead, Emulator, LinearLayer
+from iceform.constructions import Emulator, LinearLayer, Plan
 from iceform.errors import CapacityError, IntegrityError, ProgramError
-from iceform.machine import Machine, Rows, Stream
 from iceform.validation import human_bytes, unit_roundoff
 
 LARGEST = 2**31 - 2**20  # protobuf's limit, less what the graph itself takes
@@ -42,6 +41,34 @@ _INPUT, _OUTPUT = "tokens", "output"
 DIGEST = "iceform.digest"  # the file's record of the weights' SHA-256
 SHA = "iceform.sha256"  # its own, with this in its place
 UNSIGNED = "#" * 64
+
+
+@runtime_checkable
+class TakesPrompts(Protocol):
+    """A frozen network with a way to fill its prompt up: what a package's machine has to have.
+
+    Attributes
+    ----------
+    network, plan
+        The frozen network, and the sizes of its prompt.
+    fewest_tokens
+        Tokens that a prompt has at least.
+    padding_token
+        A token to which nothing attends, shape (features,).
+    """
+
+    network: FrozenNetwork
+    plan: Plan
+
+    @property
+    def fewest_tokens(self) -> int: ...
+
+    @property
+    def padding_token(self) -> Tensor: ...
+
+    def through(self, forward: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+        """From a prompt's tokens, or what they are written from, to the answer of ``forward``."""
+        ...
 
 
 class PromptRunner(nn.Module):
@@ -60,7 +87,7 @@ class PromptRunner(nn.Module):
     padding: Tensor
     places: Tensor
 
-    def __init__(self, thing: Rows | Emulator | FrozenNetwork) -> None:
+    def __init__(self, thing: TakesPrompts | Emulator | FrozenNetwork) -> None:
         super().__init__()
         network = thing if isinstance(thing, FrozenNetwork) else thing.network
         self.network = network
@@ -68,9 +95,8 @@ class PromptRunner(nn.Module):
         self.fewest = _fewest_tokens(thing, self.tokens)
         dtype = next(iter(network.buffers())).dtype
         padding = torch.zeros(self.tokens, self.features, dtype=dtype)
-        if isinstance(thing, Rows):
-            # As Machine.padded: the last two features of x are "is padding" and "one".
-            padding[:, thing.head.dim - 2 : thing.head.dim] = 1.0
+        if isinstance(thing, TakesPrompts):
+            padding[:] = thing.padding_token
         self.register_buffer("padding", padding)
         self.register_buffer("places", torch.arange(self.tokens))
 
@@ -97,7 +123,7 @@ class PromptRunner(nn.Module):
         return torch.cat([tokens, padding], 1).index_select(1, self.places)
 
 
-def _prompt_shape(thing: Rows | Emulator | FrozenNetwork) -> tuple[int, int]:
+def _prompt_shape(thing: TakesPrompts | Emulator | FrozenNetwork) -> tuple[int, int]:
     if isinstance(thing, FrozenNetwork):
         first: Any = thing.layers[0]
         if isinstance(first, Embed):
@@ -109,16 +135,16 @@ def _prompt_shape(thing: Rows | Emulator | FrozenNetwork) -> tuple[int, int]:
     return plan.tokens, plan.features
 
 
-def _fewest_tokens(thing: Rows | Emulator | FrozenNetwork, tokens: int) -> int:
+def _fewest_tokens(thing: TakesPrompts | Emulator | FrozenNetwork, tokens: int) -> int:
     """The weights' rows take tokens too, so there are at least as many."""
-    if isinstance(thing, Rows):
-        return max(thing.head._shape[0])
+    if isinstance(thing, TakesPrompts):
+        return thing.fewest_tokens
     if isinstance(thing, LinearLayer) and thing.encoding == "rows" and thing.samples > 1:
         return min(tokens, thing.out_features)
     return tokens
 
 
-def onnx(thing: Machine | Emulator | FrozenNetwork, path: str | Path) -> Path:
+def onnx(thing: Any, path: str | Path) -> Path:
     """Write a machine's or an emulator's frozen network as an ONNX file.
 
     Before it is kept, onnxruntime runs it on random prompts, and what it returns is compared with
@@ -142,9 +168,9 @@ def onnx(thing: Machine | Emulator | FrozenNetwork, path: str | Path) -> Path:
         If onnxruntime's results are not torch's.
     """
     need("onnx", "onnxscript", "onnxruntime")
-    if isinstance(thing, Stream):
-        thing = thing.network
-    if not isinstance(thing, Rows | Emulator | FrozenNetwork):
+    if not isinstance(thing, TakesPrompts | Emulator | FrozenNetwork):
+        thing = getattr(thing, "network", thing)
+    if not isinstance(thing, TakesPrompts | Emulator | FrozenNetwork):
         raise ProgramError(
             f"a {type(thing).__name__} has no frozen network to export; machines, emulators and "
             "frozen networks have"
@@ -159,11 +185,11 @@ def onnx(thing: Machine | Emulator | FrozenNetwork, path: str | Path) -> Path:
         )
     target = Path(path)
 
-    def compare(draft: Path) -> None:
-        _compare(runner, session(draft), target)
+    def held(draft: Path) -> None:
+        compare(runner, session(draft), target)
 
     data = signed(_export(runner).model_proto.SerializeToString())
-    store.write({target: data}, check=compare)
+    store.write({target: data}, check=held)
     return target
 
 
@@ -247,7 +273,7 @@ def session(path: Path) -> Any:
     return session
 
 
-def _compare(runner: PromptRunner, session: Any, path: Path) -> None:
+def compare(runner: PromptRunner, session: Any, path: Path) -> None:
     """Random prompts through both; a softmax moves by at most what its logits are rounded by."""
     generator = torch.Generator().manual_seed(random.SystemRandom().getrandbits(32))
     shape = (_CHECKED_BATCH, runner.tokens, runner.features)
@@ -320,41 +346,3 @@ class OnnxRuntime(Backend):
         given = tokens.detach().reshape(-1, *tokens.shape[-2:]).cpu().contiguous()
         (out,) = self._session.run([_OUTPUT], {_INPUT: given.numpy()})
         return torch.from_numpy(out).to(tokens).reshape(*tokens.shape[:-2], *out.shape[-2:])
-
-
-class OnnxMachine(Rows):
-    """A machine whose every pass is run by onnxruntime, from one file.
-
-    Programs, prompts and loops are the machine's own; only the pass is not. It is the literal
-    network that the file holds, so passes are certified for the literal evaluation.
-
-    Parameters
-    ----------
-    machine
-        The machine that was exported.
-    path
-        The file.
-
-    Raises
-    ------
-    IntegrityError
-        If the file is not what was exported, or does not return what these weights do on random
-        prompts.
-    """
-
-    def __init__(self, machine: Rows, path: str | Path) -> None:
-        need("onnxruntime")
-        self.__dict__.update(machine.__dict__)
-        self._session = session(Path(path))
-        written = self._session.get_modelmeta().custom_metadata_map.get(DIGEST)
-        if written != machine.network.check():
-            raise IntegrityError(f"{path} holds other weights than this machine's")
-        _compare(PromptRunner(machine).eval(), self._session, Path(path))
-        literal = {**machine.head._config(), "backend": "literal"}
-        head = AttentionHead._rebuild(literal, machine.head.interpolant, None)
-        assert isinstance(head, AttentionHead)
-        head.add_module("_network", machine.network)
-        self.head = head
-
-    def bind(self) -> Backend:
-        return OnnxRuntime(self.head.network, self._session)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from iceform.cli.arguments import DATA_PANEL, DataFile
 from iceform.cli.as_json import AsJson, print_json
 from iceform.cli.failures import one_line_errors
 from iceform.errors import ProgramError
@@ -18,15 +17,16 @@ if TYPE_CHECKING:
 
     from iceform.targets import Checked
 
+_PANEL = "Data"
 _BROKEN = 1  # exit status when an answer is not where it was proven to be
 
 
 def check(
     path: Annotated[Path, typer.Argument(help="A folder that iceform.targets wrote.")],
-    data: DataFile,
+    data: Annotated[Path, typer.Option(help="CSV.", rich_help_panel=_PANEL)],
     target: Annotated[
         str | None,
-        typer.Option(help="The column of labels; the last by default.", rich_help_panel=DATA_PANEL),
+        typer.Option(help="The column of labels; the last by default.", rich_help_panel=_PANEL),
     ] = None,
     given: Annotated[
         list[str] | None,

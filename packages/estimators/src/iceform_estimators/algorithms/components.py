@@ -1,0 +1,431 @@
+r"""Principal components: Lanczos passes on prompts from which found components are taken out.
+
+A pass with f the identity and y = 0 returns mean_i (x_i.v) x_i, the covariance times v. Passes from
+a random start span a Krylov space in which the readout finds the leading direction; the next
+component's prompt holds the samples with the found ones removed (deflation). What the samples are
+that a pass returns this for is all that the two layouts differ in.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from iceform.arithmetic.double_double import SUMMED, Pair, add, div, dot, mul, pair, sub, sum_last
+from iceform.attention import LookUps
+from iceform.certificates import Certificate, Result, Step
+from iceform.errors import ProgramError
+from iceform.functions import loss_named
+from iceform.interpolation import Interpolant
+from iceform_estimators.algorithms.descent import Residual, residual_of
+from iceform_estimators.algorithms.examples import ellipse
+from iceform_estimators.algorithms.memory import in_memory, unweighed
+from iceform_estimators.algorithms.record import Algorithm, Peer, option
+from iceform_estimators.machine import ArraySource, Heads, Run, Running, Sizes, Source, Target
+from iceform_estimators.machine.problem import STRAIGHT, WATCHED, WIDENED, Scaling, check_magnitudes
+from iceform_estimators.machine.stream import IDENTITY
+
+_UNIT = torch.finfo(torch.float64).eps / 2
+_RANK = 1e-12  # of the largest variance: directions below it are rounding
+_LEDGER = (
+    ("prompt", "samples less their mean and the components found, and v"),
+    ("readout", "sums of (x.v) x"),
+    ("attention", STRAIGHT),
+    ("host", "the mean of the samples"),
+    ("host", "components found before, taken out of the samples"),
+    ("host", "bases and eigenvectors of the Krylov space"),
+    ("host", "the proof: the covariance and its eigenvalues"),
+)
+_LENGTH = 1.001  # bound of a unit vector's entries, rounding included
+
+
+@dataclass(frozen=True)
+class PCA(Algorithm):
+    """The leading principal components.
+
+    ``value`` has them as rows of length 1, the largest entry of each being positive, and
+    ``certificate`` bounds the distance of each from the exact one, infinite where two variances
+    agree; ``errors["components"]`` has the bound of each.
+
+    Parameters
+    ----------
+    n_components
+        How many; None for min(samples, features).
+    tol
+        Residual ||C v - lambda v|| at which a component is done, relative to the largest variance.
+    max_passes
+        Most passes for one component.
+    seed
+        Of the random starts; the components do not depend on it beyond rounding.
+    eps
+        In rows: error of a look-up.
+    """
+
+    name: ClassVar[str] = "pca"
+    title: ClassVar[str] = "Principal components"
+    task: ClassVar[str] = "decomposition"
+    says: ClassVar[str] = "The directions in which the samples vary most."
+    objective: ClassVar[str] = "max |Xv| over unit v, each orthogonal to those before"
+    lookup: ClassVar[str] = "the projection itself: a straight line"
+    estimator: ClassVar[str] = "InContextPCA"
+    family: ClassVar[str] = "components"
+    peer: ClassVar[Peer | None] = Peer("sklearn.decomposition.PCA", options={"seed": None})
+    example = staticmethod(ellipse)
+
+    n_components: int | None = field(
+        default=None,
+        metadata=option(
+            "How many components; all of them where it is not given.",
+            kind=int,
+            low=1,
+            optional=True,
+            slider=(1, 2),
+        ),
+    )
+    tol: float = 1e-12
+    max_passes: int = 300
+    seed: int = field(
+        default=0,
+        kw_only=True,
+        metadata=option(
+            "Seed of the random starts.", low=0, estimator="random_state", command=False
+        ),
+    )
+    eps: float = 1e-9
+
+    def count(self, rows: int, dim: int) -> int:
+        """How many components of data of this shape."""
+        most = min(rows, dim)
+        k = most if self.n_components is None else self.n_components
+        if k > most:
+            raise ProgramError(f"n_components = {k} exceeds min(samples, features) = {most}")
+        return k
+
+    # ------------------------------------------------------------------------------------ stream
+
+    def opening(self, machine: Running, source: Source) -> LookUps:
+        """The first samples along the first axis."""
+        data = in_memory(source)
+        scaling = Scaling.of(data, intercept=True, labels=False, columns=False)
+        x = replace(scaling, intercept=False).samples(data.x[: machine.machine.samples])
+        v = torch.eye(data.dim, dtype=torch.float64)[0].to(x)
+        table = IDENTITY.on(max(float((x @ v).abs().max()), 1.0))
+        return machine.look_ups(table, x, x.new_zeros(len(x)), v)
+
+    def stream(self, machine: Running, source: Source) -> Result:
+        unweighed(source, self.label)
+        k = self.count(source.rows, source.dim)
+        machine.check_dim(source.dim)
+        scaling = Scaling.of(source, intercept=True, labels=False, columns=False)
+        scaling = replace(scaling, intercept=False)
+        return self._found(k, machine, source, scaling, _Streamed(machine, source, scaling))
+
+    # -------------------------------------------------------------------------------------- rows
+
+    def _residual(self, dim: int, samples: int) -> Residual:
+        return residual_of(loss_named("squared"), dim, samples, self.eps, _LENGTH, None)
+
+    def sizes(self, dim: int, samples: int) -> Sizes:
+        return self._residual(dim, samples).sizes()
+
+    def _shrunk(self, x: Tensor) -> Scaling:
+        """Samples less their mean, so small that none is longer than 1 whatever is taken out."""
+        size = 2.0 ** math.ceil(1 + 0.5 * math.log2(x.shape[1]))
+        mean = x.mean(0)
+        return Scaling(mean, torch.full_like(mean, size), 0.0, 1.0, intercept=False)
+
+    def targets(self, x: Tensor, y: Tensor | None) -> Target:
+        n, dim = x.shape
+        samples = self._shrunk(x.double()).samples(x.double()).to(x)
+        start = torch.zeros(dim).to(x)
+        start[0] = 1.0
+        return self._residual(dim, n).target(samples, x.new_zeros(n), start)
+
+    def rows(self, machine: Heads, x: Tensor, y: Tensor | None) -> Result:
+        n, dim = x.shape
+        k = self.count(n, dim)
+        source = ArraySource(x.double(), x.new_zeros(n).double())
+        scaling = self._shrunk(source.x)
+        passes = _InRows(machine, self._residual(dim, n), scaling.samples(source.x), x.dtype)
+        return self._found(k, machine, source, scaling, passes)
+
+    # -------------------------------------------------------------------------------------- both
+
+    def _found(
+        self, k: int, machine: Run, source: Source, scaling: Scaling, covariance: _Covariance
+    ) -> Result:
+        check_magnitudes(source, products=False)
+        search = _Deflation(self, source.dim, source.device, covariance)
+        for _ in range(k):
+            search.next()
+        errors, steps = _prove(source, scaling, search.found)
+        certificate = Certificate.total(
+            {"angle to the exact component": float(errors.max())},
+            domain={"data": f"these {source.rows} x {source.dim}, as given"},
+            dtype=torch.float64,
+            backend=machine.backend,
+            derivation=steps,
+        )
+        return machine.result(
+            search.found, certificate, covariance.passes,
+            parts=_variances(source, scaling, search), errors={"components": errors},
+        )  # fmt: skip
+
+    def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
+        x = x.double()
+        rows: Tensor = torch.linalg.svd(x - x.mean(0), full_matrices=False).Vh
+        rows = rows[: self.count(*x.shape)]
+        largest = rows.gather(1, rows.abs().argmax(1, keepdim=True))
+        return rows * largest.sign()
+
+
+def _variances(source: Source, scaling: Scaling, search: _Deflation) -> dict[str, Any]:
+    """What else is known of the components, by scikit-learn's names."""
+    degrees = max(source.rows - 1, 1)
+    factor = float(scaling.scale[0]) ** 2
+    along = factor * source.rows / degrees * torch.tensor(search.values, dtype=torch.float64)
+    spread = float(source.moments(products=False).spread.sum()) / degrees
+    return {
+        "mean": scaling.mean,
+        "explained_variance": along,
+        "explained_variance_ratio": along / (spread or 1.0),
+        "singular_values": (along * degrees).sqrt(),
+        "n_components": len(along),
+    }
+
+
+class _Covariance(ABC):
+    """The covariance of samples, found components taken out, times a vector: by passes."""
+
+    def __init__(self, machine: Run) -> None:
+        self.passes = 0
+        for where, what in _LEDGER:
+            machine.ledger.note(where, what)
+
+    @abstractmethod
+    def __call__(self, found: Tensor, v: Tensor) -> Tensor:
+        """C v, without the components found before."""
+
+
+class _Streamed(_Covariance):
+    def __init__(self, machine: Running, source: Source, scaling: Scaling) -> None:
+        super().__init__(machine)
+        self.machine, self.source, self.scaling, self.reach = machine, source, scaling, 1.0
+
+    def __call__(self, found: Tensor, v: Tensor) -> Tensor:
+        while True:
+            table = IDENTITY.on(self.reach)
+            task = _PowerTask(self.machine, table, self.scaling, found, v)
+            total, beyond = self.source.reduce(task)
+            self.passes += 1
+            self.machine.ledger.note("host", WATCHED)
+            if float(beyond) == 0:
+                return total / self.source.rows
+            self.machine.ledger.note("host", WIDENED)
+            self.reach = 2 * (table.high + float(beyond))
+
+
+class _InRows(_Covariance):
+    def __init__(
+        self, machine: Heads, residual: Residual, samples: Tensor, dtype: torch.dtype
+    ) -> None:
+        super().__init__(machine)
+        self.machine, self.residual, self.samples, self.dtype = machine, residual, samples, dtype
+
+    def __call__(self, found: Tensor, v: Tensor) -> Tensor:
+        left = self.samples - (self.samples @ found.mT) @ found
+        zeros = left.new_zeros(len(left))
+        inputs = (t.to(self.dtype) for t in (left, zeros, v))
+        out, _ = self.machine.attend(self.residual.target(*inputs))
+        self.passes += 1
+        return self.residual.scale * out.double().mean(0)
+
+
+class _Deflation:
+    """Found components, and the search for the next one."""
+
+    def __init__(self, model: PCA, dim: int, device: torch.device, covariance: _Covariance) -> None:
+        self.model, self.dim, self.covariance = model, dim, covariance
+        self.generator = torch.Generator().manual_seed(model.seed)
+        self.found = torch.zeros(0, dim, dtype=torch.float64, device=device)
+        self.values: list[float] = []
+        self.rest: list[tuple[Tensor, float]] = []  # known beforehand, the largest last
+
+    def image(self, v: Tensor) -> Tensor:
+        """One pass over the deflated samples."""
+        return self.covariance(self.found, v)
+
+    def next(self) -> None:
+        """Find one more component."""
+        vector, value = self.rest.pop() if self.rest else self._lanczos()
+        vector = self._orthogonal(vector, self.found)
+        largest = vector[vector.abs().argmax()]
+        self.found = torch.cat([self.found, (vector * torch.sign(largest))[None]])
+        self.values.append(max(value, 0.0))
+
+    def _orthogonal(self, v: Tensor, against: Tensor) -> Tensor:
+        for _ in range(2):
+            v = v - against.mT @ (against @ v)
+        unit: Tensor = v / v.norm()
+        return unit
+
+    def _lanczos(self) -> tuple[Tensor, float]:
+        """Leading eigenvector of the deflated covariance, by a Krylov space that grows.
+
+        Where it has grown to all that is left, it holds the others too. (A smaller one
+        may lack some, where variances are equal; then the next search begins anew.)
+        """
+        start = torch.randn(self.dim, generator=self.generator, dtype=torch.float64)
+        basis = self._orthogonal(start.to(self.found), self.found)[None]
+        images = self.image(basis[0])[None]
+        room = self.dim - len(self.found)
+        while True:
+            small = basis @ images.mT
+            values, vectors = torch.linalg.eigh(0.5 * (small + small.mT))
+            lead = vectors[:, -1]
+            vector, value = basis.mT @ lead, float(values[-1])
+            residual = images.mT @ lead - value * vector
+            top = max(self.values[0] if self.values else value, _UNIT)
+            done = float(residual.norm()) <= self.model.tol * top
+            if done or len(basis) >= min(room, self.model.max_passes):
+                if len(basis) == room:
+                    others = zip(basis.mT.matmul(vectors).mT, values.tolist(), strict=True)
+                    self.rest = list(others)[:-1]
+                return vector, value
+            ahead = images[-1] - basis.mT @ (basis @ images[-1])
+            if not float(ahead.norm()) > _RANK * top:
+                ahead = torch.randn(len(vector), generator=self.generator, dtype=torch.float64)
+                ahead = ahead.to(vector)
+            ahead = self._orthogonal(ahead, torch.cat([self.found, basis]))
+            basis = torch.cat([basis, ahead[None]])
+            images = torch.cat([images, self.image(ahead)[None]])
+
+
+def _prove(source: Source, scaling: Scaling, found: Tensor) -> tuple[Tensor, tuple[Step, ...]]:
+    """Davis and Kahan: the sine of the angle is at most the residual over the gap."""
+    gram, level = (part / source.rows for part in source.reduce(_CovarianceTask(scaling)))
+    exact, lost = _eigenvalues(gram)
+    # Sums of products and images of the components round; and the mean that was taken away is not
+    # exactly the mean, which adds level level' to the covariance.
+    added = source.rows + source.count + 8 * source.dim + 32
+    noise = added * _UNIT * float(gram.diagonal().sum()) + 4 * float(level.square().sum()) + lost
+    noise += 4 * (added * _UNIT) ** 2 * float(gram.diagonal().sum())
+    values = ((found @ gram) * found).sum(1)
+    residuals = _residuals(source, scaling, found, values)
+    gaps = torch.stack([_gap(exact, float(v), j) for j, v in enumerate(values)]) - noise
+    sines = torch.where(gaps > 0, residuals / gaps, math.inf)
+    errors = torch.where(sines < 1, math.sqrt(2) * sines, math.inf) * (1 + 1e-9)
+    errors = errors + torch.stack([_stretched(v) for v in found])
+    worst = int(errors.argmax())
+    steps = (
+        Step("residual", "||C v - lambda v|| of the worst", float(residuals[worst]), "computed"),
+        Step("gap", "to the nearest other eigenvalue", float(gaps[worst]), "Davis and Kahan"),
+    )
+    return errors, steps
+
+
+def _eigenvalues(matrix: Tensor) -> tuple[Tensor, float]:
+    """Eigenvalues, increasing, and what each is off by, whatever found them.
+
+    With V'CV = L + R and V'V = I + D those of C are within ||R|| + ||D|| ||C|| of L (Weyl and
+    Ostrowski); products of p terms round by as much again.
+    """
+    values, vectors = torch.linalg.eigh(matrix)
+    p, size = len(matrix), float(matrix.norm())
+    left = vectors.mT @ (matrix @ vectors) - torch.diag(values)
+    turned = vectors.mT @ vectors - torch.eye(p, dtype=matrix.dtype, device=matrix.device)
+    rounded = 5 * (p + 2) * _UNIT * math.sqrt(p) * size
+    return values, 1.001 * (float(left.norm()) + 2 * float(turned.norm()) * size + rounded)
+
+
+def _stretched(v: Tensor) -> Tensor:
+    """How far the length of a vector is from 1."""
+    square = sub(dot(pair(v), pair(v)), pair(v.new_ones(())))
+    return square.double().abs() + 4 * SUMMED
+
+
+def _residuals(source: Source, scaling: Scaling, found: Tensor, values: Tensor) -> Tensor:
+    """||C v - lambda v|| of each, over ||v||, in pairs of numbers.
+
+    ``C`` is taken around the exact mean: what was taken away in its place is off by ``level``.
+    """
+    out = []
+    for v, value in zip(found, values, strict=True):
+        *sums, size, far = source.combine(_ImageTask(scaling, v), _added_pairs)
+        image, level = Pair(*sums[:2]), Pair(*sums[2:])
+        n = pair(torch.full_like(v, source.rows))
+        shift = div(level, n)
+        along = dot(shift, pair(v))
+        lines = mul(shift, Pair(*(part.expand_as(v) for part in along)))
+        left = sub(sub(div(image, n), lines), mul(pair(value.expand_as(v)), pair(v)))
+        # Pairs are off by a few roundings each, relative to what they add up.
+        terms = size / source.rows + far / source.rows * shift.hi.abs() + value.abs() * v.abs()
+        lost = 16 * SUMMED * (source.count + 8) * terms
+        out.append(((left.double().abs() + lost).norm() * (1 + 1e-12)) / v.norm())
+    return torch.stack(out)
+
+
+@dataclass(frozen=True, eq=False)
+class _ImageTask:
+    """Sums over a chunk of (x.v) x and of x in pairs, and of their magnitudes."""
+
+    scaling: Scaling
+    v: Tensor
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        rows = Pair(self.scaling.samples(x), self.scaling.lows(x))
+        z = dot(rows, pair(self.v.expand_as(rows.hi)))
+        turned = Pair(rows.hi.mT, rows.lo.mT)
+        image = dot(turned, Pair(*(part.expand_as(turned.hi) for part in z)))
+        level = sum_last(turned)
+        along = rows.hi.abs() @ self.v.abs()
+        return [*image, *level, along @ rows.hi.abs(), along.sum()]
+
+
+def _added_pairs(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
+    image, level = (add(Pair(*first[i : i + 2]), Pair(*second[i : i + 2])) for i in (0, 2))
+    return [*image, *level, first[4] + second[4], first[5] + second[5]]
+
+
+def _gap(eigenvalues: Tensor, value: float, place: int) -> Tensor:
+    """Distance of the place-th largest eigenvalue's estimate to all other eigenvalues."""
+    order = len(eigenvalues) - 1 - place
+    others = torch.cat([eigenvalues[:order], eigenvalues[order + 1 :]])
+    if not len(others):
+        return torch.tensor(math.inf, dtype=torch.float64)
+    return (others - value).abs().min()
+
+
+@dataclass(frozen=True, eq=False)
+class _PowerTask:
+    machine: Running
+    table: Interpolant
+    scaling: Scaling
+    found: Tensor
+    v: Tensor
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        samples = self.scaling.samples(x)
+        samples = samples - (samples @ self.found.mT) @ self.found
+        prompt = self.machine.look_ups(self.table, samples, samples.new_zeros(len(x)), self.v)
+        beyond = (prompt.residuals().abs().max() - self.table.high).clamp(min=0)
+        if float(beyond) > 0:
+            return [torch.zeros_like(self.v), beyond]
+        return [self.machine.total(prompt), beyond]
+
+
+@dataclass(frozen=True, eq=False)
+class _CovarianceTask:
+    """Sums over a chunk of products of scaled samples, and of the samples themselves."""
+
+    scaling: Scaling
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        samples = self.scaling.samples(x)
+        return [samples.mT @ samples, samples.sum(0)]

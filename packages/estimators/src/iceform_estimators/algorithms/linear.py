@@ -1,0 +1,409 @@
+"""Linear models: what they share.
+
+A model is a loss, a penalty, a solver and a proof. Its gradient is looked up by the frozen machine;
+the optimum that it is near is proven after the fact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from iceform.attention import LookUps
+from iceform.certificates import Certificate, Result, Step
+from iceform.errors import ProgramError, ShapeError
+from iceform.functions import Loss, loss_named
+from iceform.interpolation import Interpolant
+from iceform.validation import check_positive, plain_tensor
+from iceform_estimators.algorithms.memory import in_memory
+from iceform_estimators.algorithms.record import Algorithm, option
+from iceform_estimators.machine import Run, Running, Source, Stream
+from iceform_estimators.machine.choices import (
+    ChoiceProblem,
+    certificate_of_choices,
+    prove_choices,
+    raw_rows,
+)
+from iceform_estimators.machine.inside import Domain, descend_inside, problem_inside
+from iceform_estimators.machine.problem import (
+    SCALED,
+    STRAIGHT,
+    Coordinates,
+    LinearProblem,
+    Scaling,
+    check_magnitudes,
+)
+from iceform_estimators.machine.proofs import Proof, certificate_of, prove
+from iceform_estimators.machine.solvers import PRECONDITIONERS, Solution, minimise, whitened_at
+from iceform_estimators.machine.sources import split
+from iceform_estimators.machine.stream import read_line, table_of
+
+_UNIT = torch.finfo(torch.float64).eps / 2
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """Predictions x.coef + intercept, looked up by the frozen machine; coef (d,) or (d, K)."""
+
+    machine: Stream
+    coef: Tensor
+    intercept: Tensor
+    response: Callable[[Tensor], Tensor] | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.shape[1] != len(self.coef):
+            raise ShapeError(f"samples must have shape (n, {len(self.coef)}), got {tuple(x.shape)}")
+        z = read_line(self.machine, x.to(self.coef) @ self.coef + self.intercept)
+        return z if self.response is None else self.response(z)
+
+
+@dataclass(frozen=True)
+class LinearModel(Algorithm):
+    """What all linear models share.
+
+    Parameters
+    ----------
+    fit_intercept
+        Whether there is one; it is not penalised.
+    tol
+        Length of the last step, in the metric of the Hessian, relative to the coefficients.
+    max_passes
+        Most passes over the data.
+    precondition
+        "whiten", "diagonal" or "none", as for :func:`iceform_estimators.machine.solvers.minimise`.
+    begin
+        Coefficients and intercept to begin with, of data as they come, which are copied; zeros by
+        default.
+
+    Attributes
+    ----------
+    several
+        Whether estimators take labels of several columns, each fitted on its own.
+    column
+        Whether one column of several stays one, coefficients a row and predictions a column.
+    """
+
+    several: ClassVar[bool] = False
+    column: ClassVar[bool] = False
+    family: ClassVar[str] = "line"
+    response: ClassVar[Callable[[Tensor], Tensor] | None] = None
+
+    fit_intercept: bool = field(
+        default=True,
+        kw_only=True,
+        metadata=option("Whether there is an intercept; it is not penalised.", command=False),
+    )
+    tol: float = field(
+        default=1e-9,
+        kw_only=True,
+        metadata=option(
+            "Length of the last step, relative to the coefficients.", low=0, open="low"
+        ),
+    )
+    max_passes: int = field(
+        default=1000,
+        kw_only=True,
+        metadata=option(
+            "Most passes of the frozen machine over the data.", low=0, estimator="max_iter"
+        ),
+    )
+    precondition: str = field(
+        default="whiten",
+        kw_only=True,
+        metadata=option(
+            "How steps are scaled: whiten (Newton's method), diagonal or none (momentum).",
+            choices=PRECONDITIONERS,
+        ),
+    )
+    begin: tuple[Tensor, Tensor] | None = field(
+        default=None, kw_only=True, compare=False, repr=False
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.begin is not None:
+            coef, intercept = (plain_tensor("begin", part).clone() for part in self.begin)
+            object.__setattr__(self, "begin", (coef, intercept))
+
+    def loss(self) -> Loss:
+        """l, on scaled labels."""
+        return loss_named("squared")
+
+    def l2(self, rows: float) -> float:
+        """The penalty (l2/2) ||coef||^2 beside a mean over samples, which weigh ``rows`` in all."""
+        return 0.0
+
+    def scaling(self, source: Source) -> Scaling:
+        """How the data are scaled before anything else."""
+        return Scaling.of(
+            source,
+            intercept=self.fit_intercept,
+            labels=self.loss().kind == "residual",
+            columns=self.precondition != "none",
+        )
+
+    def positive_label(self) -> float | None:
+        """For one class against the rest: the label that counts as 1."""
+        return None
+
+    def check_labels(self, source: Source) -> None:
+        """Refuse labels that the loss is not defined for."""
+        loss = self.loss()
+        if loss.kind != "residual" and self.positive_label() is None:
+            source.reduce(_LabelCheck(loss))
+
+    def problem(self, machine: Any, source: Source) -> LinearProblem:
+        """The objective on scaled data."""
+        l2 = check_positive("penalty", self.l2(source.total), zero=True)
+        self.check_labels(source)
+        scaling = self.scaling(source)
+        ridge = scaling.penalty(l2)
+        problem = LinearProblem(machine, source, scaling, self.loss(), ridge, self.positive_label())
+        machine.ledger.note("host", SCALED)
+        return problem
+
+    def solve(self, problem: LinearProblem) -> Solution:
+        """Passes to the minimiser; of many, to the one that :meth:`chosen` names."""
+        found = minimise(
+            problem, tol=self.tol, max_passes=self.max_passes, precondition=self.precondition,
+            start=self.start(problem.scaling),
+        )  # fmt: skip
+        return self.chosen(problem, found)
+
+    def chosen(self, problem: LinearProblem, found: Solution) -> Solution:
+        """Of many minimisers, which; the one that was found, unless an algorithm says otherwise."""
+        return found
+
+    def start(self, scaling: Scaling) -> Tensor | None:
+        """Where passes begin, on scaled data; None for zeros."""
+        if self.begin is None:
+            return None
+        return scaling.scaled(*(part.to(scaling.mean) for part in self.begin))
+
+    def prove(self, problem: LinearProblem, w: Tensor) -> Proof:
+        """How far w can be from the optimum."""
+        return prove(problem, w)
+
+    def table(self, machine: Stream, reach: float) -> Interpolant:
+        """What is looked up, as far out as asked."""
+        return table_of(self.loss(), machine.tokens).on(reach)
+
+    def problem_at(
+        self, machine: Running, source: Source, parts: Mapping[str, Any] | None = None
+    ) -> LinearProblem:
+        """The problem of the first pass, or of those that ended with an answer of these parts."""
+        return self.problem(machine, source)
+
+    def coordinates(self, problem: LinearProblem, w: Tensor) -> Coordinates | None:
+        """What the samples of a pass at w are written in; None as they are scaled."""
+        whitened = self.precondition == "whiten" and getattr(self, "solver", "auto") == "auto"
+        return whitened_at(problem, w) if whitened else None
+
+    def opening(self, machine: Running, source: Source) -> LookUps:
+        """The look-ups of the first samples, where passes begin."""
+        return self.look_ups(machine, self.problem_at(machine, source))
+
+    def look_ups(
+        self, machine: Running, problem: LinearProblem, w: Tensor | None = None
+    ) -> LookUps:
+        """The prompt of the first samples in memory at w, or where passes begin."""
+        data = in_memory(problem.source, weighed=True)
+        rows = slice(0, machine.machine.samples)
+        w = self.start(problem.scaling) if w is None else w
+        w = problem.start() if w is None else w
+        encoding, within = problem.encoding, self.coordinates(problem, w)
+        if within is not None:
+            encoding, w = replace(encoding, turned=within.turned), within.of(w)
+        x, y, w, offsets, factors = encoding.written(data.x[rows], data.labels[rows], w)
+        table = self.table(machine.machine, max(float((x @ w - y).abs().max()), 1.0))
+        return machine.look_ups(table, x, y, w, offsets, factors)
+
+    def note_line(self, machine: Run) -> None:
+        """Say in the ledger where all that attention looks up is a straight line."""
+        bounds = self.loss().curvature.bounds
+        if bounds is not None and bounds[0] == bounds[1]:
+            machine.ledger.note("attention", STRAIGHT)
+
+    def stream(self, machine: Running, source: Source) -> Result:
+        self.note_line(machine)
+        problem = self.problem(machine, source)
+        solution = self.solve(problem)
+        return fitted(self, problem, solution, self.prove(problem, solution.w))
+
+
+def fitted_inside(
+    model: LinearModel, machine: Running, source: Source, domain: Domain, l1: float = 0.0
+) -> Result:
+    """A fit whose passes are planned by what is stated of the data, and proven after the fact."""
+    if source.weighed or getattr(model, "positive", None) is True:  # a class is no sign
+        raise ProgramError(
+            "solver='inside' plans its steps for samples of one weight and coefficients of either "
+            "sign; use solver='auto' for sample weights and positive=True"
+        )
+    loss = model.loss()
+    machine.check_dim(source.dim + model.fit_intercept)
+    if not l1:
+        model.note_line(machine)
+    machine.ledger.note("host", "refusal of data beyond what is stated of them")
+    domain.check(source, labels=loss.kind == "residual")
+    check_magnitudes(source)
+    model.check_labels(source)
+    problem = problem_inside(
+        machine, source, domain, loss, model.l2(source.rows),
+        intercept=model.fit_intercept, positive=model.positive_label(), l1=l1,
+    )  # fmt: skip
+    solution = descend_inside(problem, model.tol, model.max_passes)
+    done = dict(machine.ledger.times)
+    proof = model.prove(problem, solution.w)
+    machine.ledger.times = done  # all of that is the proof's
+    machine.ledger.note("host", "the proof of the answer, after the fact")
+    return fitted(model, problem, solution, proof)
+
+
+def fitted_choices(problem: ChoiceProblem, solution: Solution) -> Result:
+    """A row of coefficients for each of several classes, with their certificate."""
+    w = problem.rows(solution.w)
+    proof = prove_choices(problem, w)
+    coef, intercept = raw_rows(problem.scaling, w)
+    certificate, last = certificate_of_choices(problem, w, coef, intercept, proof)
+    run: Run = problem.machine
+    return run.result(
+        coef, certificate, problem.passes, parts={"intercept": intercept},
+        errors={"intercept": last}, converged=solution.converged,
+        history=tuple(solution.history), _predict=Line(run.machine, coef.mT, intercept),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class _LabelCheck:
+    """Raises where a label is not what a loss takes."""
+
+    loss: Loss
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        self.loss.check_labels(split(y)[0])
+        return [y.new_zeros(())]
+
+
+def fitted(
+    model: LinearModel,
+    problem: LinearProblem,
+    solution: Solution,
+    proof: Proof,
+    parts: Mapping[str, Any] | None = None,
+    instead: tuple[Tensor, Tensor] | None = None,
+) -> Result:
+    """Raw coefficients with their certificate.
+
+    ``instead`` are coefficients and an intercept with the same fitted values, up to rounding.
+    """
+    scaling, source = problem.scaling, problem.source
+    coef, intercept = scaling.raw(solution.w)
+    rows = scaling.functionals()
+    certificate = certificate_of(proof, rows[: len(coef)], coef, source)
+    last = 0.0
+    if scaling.intercept:
+        slip = scaling.intercept_slip(coef, intercept)
+        last = float(proof.bounds(rows[len(coef) :]).sum() + slip)
+        step = Step("intercept", "bound of its distance", last, "D times its norm, and rounding")
+        certificate = replace(certificate, derivation=(*certificate.derivation, step))
+    if not certificate.error < math.inf and proof.radius < math.inf:
+        told = instead or (coef, intercept)
+        certificate = _about_fitted_values(problem, proof, certificate, (coef, intercept), told)
+        coef, intercept = told
+        last = math.inf if scaling.intercept else 0.0  # other coefficients may come with another
+    return line_result(
+        model, problem.machine, (coef, intercept), certificate, problem.passes,
+        parts=parts or {}, intercept_error=last, converged=solution.converged,
+        history=tuple(solution.history),
+    )  # fmt: skip
+
+
+def line_result(
+    model: Algorithm,
+    machine: Run,
+    line: tuple[Tensor, Tensor],
+    certificate: Certificate,
+    passes: int,
+    *,
+    parts: Mapping[str, Any],
+    intercept_error: float,
+    **rest: Any,
+) -> Result:
+    """The result of a run that ended with these coefficients and this intercept."""
+    coef, intercept = line
+    response = getattr(type(model), "response", None)
+    return machine.result(
+        coef, certificate, passes,
+        parts={"intercept": intercept, **parts}, errors={"intercept": intercept_error},
+        _predict=Line(machine.machine, coef, intercept, response), **rest,
+    )  # fmt: skip
+
+
+def _about_fitted_values(
+    problem: LinearProblem,
+    proof: Proof,
+    certificate: Certificate,
+    found: tuple[Tensor, Tensor],
+    told: tuple[Tensor, Tensor],
+) -> Certificate:
+    """Where coefficients are not unique: the fitted values still are."""
+    scaling = problem.scaling
+    worst = scaling.size * proof.movement(problem)
+    moved, size = problem.source.largest(_FittedTask(scaling.mean, found, told))
+    rounding = (len(found[0]) + 16) * _UNIT * (float(size) + abs(scaling.center))
+    step = Step("fitted", "distance of the fitted values", worst, "D max_i ||x_i||_{H^{-1}}")
+    return Certificate.total(
+        {
+            "distance of the fitted values": worst,
+            "choice of the coefficients": float(moved),
+            "rounding": rounding,
+        },
+        domain={**certificate.domain, "what": "fitted values; the coefficients are not unique"},
+        dtype=certificate.dtype,
+        backend=certificate.backend,
+        derivation=(*certificate.derivation, step),
+        assumptions=certificate.assumptions,
+        kind=certificate.kind,
+        compared="fitted - optimally fitted",
+        excess=certificate.excess,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _FittedTask:
+    """Largest difference of two models' fitted values in a chunk, and the terms they add up."""
+
+    mean: Tensor
+    found: tuple[Tensor, Tensor]
+    told: tuple[Tensor, Tensor]
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        (coef, intercept), (other, constant) = self.found, self.told
+        moved = x @ (coef - other) + (intercept - constant)
+        sizes = (x.abs() + self.mean.abs()) @ (coef.abs() + other.abs())
+        return [moved.abs().max(), (sizes + intercept.abs() + constant.abs()).max()]
+
+
+@dataclass(frozen=True)
+class LinearClassifier(LinearModel):
+    """What lines between two classes share.
+
+    Parameters
+    ----------
+    positive
+        The label that counts as 1, every other one being the other class; None where labels are
+        as the loss takes them.
+    """
+
+    family: ClassVar[str] = "separator"
+
+    positive: float | None = field(default=None, kw_only=True)
+
+    def positive_label(self) -> float | None:
+        return self.positive

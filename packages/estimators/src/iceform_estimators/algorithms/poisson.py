@@ -1,0 +1,63 @@
+"""Poisson regression."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from iceform.functions import Loss, loss_named
+from iceform_estimators.algorithms.examples import counts
+from iceform_estimators.algorithms.linear import LinearModel
+from iceform_estimators.algorithms.record import Peer, option
+
+
+def _rate(z: Tensor) -> Tensor:
+    """e^z."""
+    return torch.exp(z)
+
+
+@dataclass(frozen=True)
+class Poisson(LinearModel):
+    r"""Counts, :math:`\min \frac1n \sum_i (e^{z_i} - y_i z_i) + \frac\alpha2 \|w\|^2, z = w.x + b`.
+
+    Predictions are e^z.
+
+    Parameters
+    ----------
+    alpha
+        The penalty.
+    fit_intercept, tol, max_passes, precondition
+        As for :class:`LinearModel`.
+    """
+
+    name: ClassVar[str] = "poisson"
+    title: ClassVar[str] = "Poisson regression"
+    task: ClassVar[str] = "regression"
+    says: ClassVar[str] = "Counts."
+    objective: ClassVar[str] = "min mean_i (e^z_i - y_i z_i) + alpha |w|^2 / 2, z = Xw + b"
+    lookup: ClassVar[str] = "the exponential"
+    estimator: ClassVar[str] = "InContextPoissonRegressor"
+    peer: ClassVar[Peer | None] = Peer(
+        "sklearn.linear_model.PoissonRegressor",
+        settings={"tol": 1e-12, "max_iter": 100_000, "solver": "newton-cholesky"},
+    )
+    example = staticmethod(counts)
+    response: ClassVar[Callable[[Tensor], Tensor] | None] = staticmethod(_rate)
+
+    alpha: float = field(
+        default=1.0, metadata=option("The penalty's weight.", low=0, slider=(1e-4, 10))
+    )
+
+    def loss(self) -> Loss:
+        return loss_named("poisson")
+
+    def l2(self, rows: float) -> float:
+        return self.alpha
+
+    def scores(self, y: Tensor, predicted: Tensor) -> dict[str, float]:
+        logs = torch.special.xlogy(y, y / predicted)
+        return {"Poisson deviance": float(2 * (logs - y + predicted).mean())}

@@ -1,0 +1,55 @@
+"""The linear support vector machine, by squared hinges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from iceform.functions import Loss, loss_named
+from iceform_estimators.algorithms.examples import blobs
+from iceform_estimators.algorithms.linear import LinearClassifier
+from iceform_estimators.algorithms.record import Peer, option
+
+
+@dataclass(frozen=True)
+class LinearSVM(LinearClassifier):
+    r"""Support vectors, :math:`\min C \sum_i \max(0, 1 - s_i(w.x_i + b))^2 + \|w\|^2/2`.
+
+    Labels are -1 and +1. The intercept is not penalised.
+
+    Parameters
+    ----------
+    C
+        The inverse penalty, scikit-learn's convention.
+    positive, fit_intercept, tol, max_passes, precondition
+        As for :class:`LinearClassifier`.
+    """
+
+    name: ClassVar[str] = "svm"
+    title: ClassVar[str] = "Support vector machine"
+    task: ClassVar[str] = "classification"
+    says: ClassVar[str] = "Classes with a wide margin between them."
+    objective: ClassVar[str] = (
+        "min C sum_i max(0, 1 - s_i (x_i w + b))^2 + |w|^2 / 2, one class against the rest"
+    )
+    lookup: ClassVar[str] = "the squared hinge's derivative: a line up to the margin, then nothing"
+    estimator: ClassVar[str] = "InContextLinearSVC"
+    peer: ClassVar[Peer | None] = Peer(
+        "sklearn.svm.LinearSVC",
+        settings={"tol": 1e-12, "max_iter": 100_000, "intercept_scaling": 1e3},
+        differs="it penalises the intercept, if only a little",
+    )
+    example = staticmethod(blobs)
+
+    C: float = field(
+        default=1.0,
+        metadata=option(
+            "The inverse of the penalty's weight.", low=0, open="low", slider=(1e-2, 1e3)
+        ),
+    )
+
+    def loss(self) -> Loss:
+        return loss_named("squared_hinge")
+
+    def l2(self, rows: float) -> float:
+        return 1 / (2 * self.C * rows)

@@ -1,0 +1,349 @@
+"""The demo's table and page: frozen attention on the Ames houses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+import iceform
+from iceform import plots
+from iceform.arithmetic import at_most
+from iceform_estimators import InContextLasso
+from iceform_estimators.demo.algorithms import ALGORITHMS, Row, Tick, run_all
+from iceform_estimators.demo.houses import Houses, load
+from iceform_estimators.demo.planned import COLUMNS, PLANNED, Planned, planned
+from iceform_estimators.demo.program import Executed, execute
+from iceform_estimators.demo.race import Race, literal_difference, race
+from iceform_estimators.machine import Machine, Stream
+from iceform_estimators.pages import Illustration, illustrate, render_page, write
+
+_TALLEST = 14  # coefficients in the picture of the lasso
+_TINY = 1e-16  # where a difference of zero is drawn
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_WORDS = {
+    "none": "one scale for all",
+    "diagonal": "a scale for each",
+    "whiten": "whitened",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Page:
+    """Everything the page shows."""
+
+    program: Executed
+    rows: Sequence[Row]
+    races: Sequence[Race]
+    planned: Sequence[Planned]
+    illustrations: Sequence[Illustration]
+    houses: int
+    tests: int
+    columns: int
+    features: int
+    repeats: int
+    alphas: dict[str, float]
+    machine: Stream
+    literal: float
+    seconds: float
+    version: str
+    torch_version: str
+
+    @property
+    def digest(self) -> str:
+        """The digest of all rows but averages."""
+        return self.rows[0].digest
+
+    @property
+    def weights(self) -> str:
+        """Which rows have it, in words."""
+        others = [row for row in self.rows if row.digest != self.digest]
+        if not others:
+            return "the same for every row"
+        return (
+            f"the same for {len(self.rows) - len(others)} rows; {len(others)} hold all houses in "
+            f"one prompt, by a larger layer, {others[0].digest[:12]}"
+        )
+
+    @property
+    def chosen(self) -> str:
+        """The columns of the planned fits."""
+        return ", ".join(COLUMNS)
+
+    @property
+    def same(self) -> list[Row]:
+        """The rows in which both sides compute the same thing."""
+        return [row for row in self.rows if row.same]
+
+    @property
+    def worst(self) -> float:
+        """The largest difference to scikit-learn of those."""
+        return max(row.difference for row in self.same)
+
+    @property
+    def passes(self) -> int:
+        """Passes of all algorithms together."""
+        return sum(row.passes for row in self.rows)
+
+    @property
+    def parameters(self) -> int:
+        """Frozen numbers."""
+        return sum(buffer.numel() for buffer in self.machine.network.buffers())
+
+
+# ---------------------------------------------------------------------------------------------
+# pictures
+# ---------------------------------------------------------------------------------------------
+
+
+def _differences(rows: Sequence[Row]) -> Illustration:
+    def draw(theme: plots.Theme) -> Figure:
+        with theme.applied():
+            figure = Figure(figsize=(7.2, 0.36 * len(rows) + 1.1), layout="constrained")
+            axes = figure.subplots()
+            places = np.arange(len(rows))[::-1]
+            seen = [max(row.difference, _TINY) for row in rows]
+            proven = [row.certified for row in rows]
+            axes.hlines(places, seen, proven, color=theme.faint, linewidth=1.2, alpha=0.6)
+            axes.plot(seen, places, "o", color=theme.spectral, label="apart from scikit-learn")
+            axes.plot(
+                proven, places, "|", color=theme.hard, markersize=13, markeredgewidth=2.6,
+                label="proven: at most this far from exact",
+            )  # fmt: skip
+            axes.set_xscale("log")
+            axes.set_yticks(places, [f"{row.name}, {row.task.rstrip('?')}" for row in rows])
+            axes.tick_params(axis="y", length=0)
+            axes.set_xlabel("largest difference, relative to the largest entry")
+            axes.grid(axis="x")
+            axes.spines["left"].set_visible(False)
+            figure.legend(loc="outside upper left", ncols=2)
+        return figure
+
+    return illustrate(
+        draw,
+        title="How close is close?",
+        text=(
+            "A dot is how far the answers of the frozen layer and of scikit-learn are apart, a bar "
+            "how far ours can be from the exact one at all. The proof is made for these data after "
+            "the run: the gradient at the answer, its rounding bounded, and the curvature there."
+        ),
+        alt="Differences to scikit-learn and certified bounds of every algorithm",
+    )
+
+
+def _races(races: Sequence[Race]) -> Illustration:
+    def draw(theme: plots.Theme) -> Figure:
+        with theme.applied():
+            figure = Figure(figsize=(7.2, 3.4), layout="constrained")
+            axes = figure.subplots()
+            for color, one in zip((theme.faint, theme.hard, theme.spectral), races, strict=True):
+                steps = np.arange(1, len(one.history) + 1)
+                axes.plot(steps, one.history, color=color, marker="o" if len(steps) < 10 else "")
+                axes.annotate(
+                    _WORDS[one.precondition], (steps[-1], one.history[-1]), xytext=(6, 2),
+                    textcoords="offset points", color=color, fontweight="bold",
+                    annotation_clip=False,
+                )  # fmt: skip
+            axes.set_yscale("log")
+            axes.set_xscale("log")
+            axes.set_xlim(0.9, 2.6 * max(len(r.history) for r in races))
+            axes.set_xlabel("steps")
+            axes.set_ylabel("length of the next step")
+            axes.grid()
+        return figure
+
+    none, diagonal, whiten = races
+    return illustrate(
+        draw,
+        title="What preconditioning does",
+        text=(
+            f"Ridge on these houses is ill-conditioned. With one scale for all features, "
+            f"{none.passes} passes with momentum leave {_tidy(none.difference)} of the largest "
+            f"coefficient to go; with a scale for each, {_tidy(diagonal.difference)}. Written "
+            "into the prompts in coordinates in which they are uncorrelated (the host finds these "
+            f"by the eigenvectors of the Gram matrix), {whiten.passes} passes are enough."
+        ),
+        alt="Length of the next step against steps for three ways of scaling them",
+    )
+
+
+def _kept(data: Houses, alpha: float) -> Illustration:
+    model = InContextLasso(alpha).fit(data.x, np.log(data.price))
+    order = np.argsort(-np.abs(model.coef_))[:_TALLEST][::-1]
+    names = [data.names[j] for j in order]
+
+    def draw(theme: plots.Theme) -> Figure:
+        with theme.applied():
+            figure = Figure(figsize=(7.2, 0.32 * len(order) + 0.9), layout="constrained")
+            axes = figure.subplots()
+            values = model.coef_[order]
+            colors = [theme.spectral if v > 0 else theme.hard for v in values]
+            axes.barh(names, 100 * np.expm1(values), color=colors, height=0.62)
+            axes.axvline(0, color=theme.ink, linewidth=0.8)
+            axes.tick_params(axis="y", length=0)
+            axes.set_xlabel("per cent of the price")
+            axes.grid(axis="x")
+            axes.spines["left"].set_visible(False)
+        return figure
+
+    kept = int((model.coef_ != 0).sum())
+    return illustrate(
+        draw,
+        title="What the lasso keeps",
+        text=(
+            f"Of {data.x.shape[1]} features {kept} have a coefficient; these are the largest, for "
+            "one standard deviation of a number or for having a property. All others are exactly "
+            f"zero, and each coefficient is {model.certificate_.kind} to be within "
+            f"{_tidy(model.certificate_.error)} of the exact one."
+        ),
+        alt="The largest coefficients of the lasso in per cent of the price",
+    )
+
+
+def _tidy(value: float) -> str:
+    """An upper bound in one digit."""
+    if not 0 < value < 1e-3:
+        return at_most(value, ".1g")
+    mantissa, exponent = at_most(value, ".0e").split("e")
+    return f"{mantissa} × 10{str(int(exponent)).translate(_RAISED)}"
+
+
+# ---------------------------------------------------------------------------------------------
+# running and showing
+# ---------------------------------------------------------------------------------------------
+
+
+def run(rows: int | None = None, tick: Tick = lambda what: None) -> Page:
+    """Run everything.
+
+    Parameters
+    ----------
+    rows
+        Only so many houses, for a quick look.
+    tick
+        Called with a few words after each of the ``ticks()`` pieces of work.
+    """
+    started = time.perf_counter()
+    program = execute()
+    tick("an algorithm of ten lines")
+    data = load(rows)
+    table, alphas = run_all(data, tick)
+    races = race(data, alphas["ridge"], tick)
+    machine = Machine(data.x.shape[1] + 1, layout="stream")
+    inside = planned(data, machine, tick)
+    literal = literal_difference(data, machine)
+    tick("the literal matrices")
+    figures = [_differences([r for r in table if r.same]), _races(races)]
+    figures.append(_kept(data, alphas["lasso"]))
+    tick("pictures")
+    return Page(
+        program=program,
+        rows=table,
+        races=races,
+        planned=inside,
+        illustrations=figures,
+        houses=len(data.x),
+        tests=len(data.x_test),
+        columns=data.features,
+        features=data.x.shape[1],
+        repeats=data.repeats,
+        alphas=alphas,
+        machine=machine,
+        literal=literal,
+        seconds=time.perf_counter() - started,
+        version=iceform.__version__,
+        torch_version=torch.__version__,
+    )
+
+
+def ticks() -> int:
+    """How often :func:`run` calls ``tick``."""
+    return 1 + ALGORITHMS + 1 + 3 + PLANNED + 2
+
+
+def show(out: Path, *, rows: int | None = None, console: Console | None = None) -> Page:
+    """Run with a progress bar, print the table, write the page to ``out``."""
+    console = console or Console()
+    columns = (TextColumn("{task.description:<44}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("an algorithm of ten lines", total=ticks())
+        page = run(rows, lambda what: progress.update(task, advance=1, description=what))
+    console.print(_first(page.program), highlight=False, soft_wrap=True)
+    console.print(_table(page))
+    console.print(_words(page), highlight=False, soft_wrap=True)
+    write(out, render_page("demo.html.j2", page=page))
+    console.print(f"{page.seconds:.0f} s; the report is in {out}", highlight=False, soft_wrap=True)
+    return page
+
+
+def _first(ran: Executed) -> str:
+    numbers = ", ".join(f"{value:.6f}" for value in ran.answer.tolist())
+    return (
+        f"{ran.source}\n\n"
+        f"{ran.instructions} instructions in a prompt of {ran.tokens} tokens. One frozen block of "
+        f"four attention layers, weights {ran.digest[:12]},\nexecuted them in {ran.cycles} cycles, "
+        f"by its matrices alone: w = {numbers};\n"
+        f"proven {at_most(ran.certified, '.1e')} from the exact result; torch running the same "
+        "lines is "
+        f"{ran.measured:.1e} away\n"
+    )
+
+
+def _table(page: Page) -> Table:
+    table = Table(
+        title=f"Ames housing by frozen attention: {page.houses} houses to learn from, "
+        f"{page.tests} to test on",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    names = [row.name for row in page.rows]
+    table.add_column("algorithm", no_wrap=True)
+    for heading in ("iceform", "sklearn", "apart", "proven", "passes", "sec"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in page.rows:
+        table.add_row(
+            row.name if names.count(row.name) == 1 else f"{row.name}, {row.measure}",
+            f"{row.score:.4f}",
+            f"{row.other_score:.4f}",
+            f"{row.difference:.0e}" + ("" if row.same else "*"),
+            at_most(row.certified, ".0e"),
+            str(row.passes),
+            f"{row.seconds:.1f}",
+        )
+    return table
+
+
+def _words(page: Page) -> str:
+    lines = [
+        f"weights {page.digest[:12]}, {page.weights}",
+        "scores: test MSE of the log price, test accuracy, share of the test prices below the",
+        "        quantile, share of the variance",
+        "apart:  largest difference to scikit-learn's coefficients (or fitted values, predictions,",
+        "        components), relative to the largest; * not the same algorithm",
+        "proven: certified distance to the exact answer, same scale; inf: nothing is proven",
+    ]
+    lines += [f"ridge, {_WORDS[r.precondition]}: {_outcome(r)}" for r in page.races]
+    lines += [
+        f"{one.name}, the host only writing and adding: {one.passes} passes ({one.fast_passes} by "
+        f"default), {one.difference:.0e} apart, proven {at_most(one.certified, '.0e')}; "
+        f"{len(COLUMNS)} columns"
+        for one in page.planned
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _outcome(one: Race) -> str:
+    if one.converged:
+        return f"done after {one.passes} passes, {one.difference:.0e} from scikit-learn's"
+    return f"not done after {one.passes} passes, {one.difference:.0e} from scikit-learn's"

@@ -1,0 +1,482 @@
+"""Stream: one frozen look-up layer that data of any length streams through.
+
+It is the layer of :mod:`iceform.attention.lookups`, with everything that describes a task in the
+prompt: the frozen matrices only say where in a token key, query, value and position are, and hold
+the margin. A chunk of data is as many prompts as its samples fill; the readout adds their answers.
+
+A table lives in the prompt, so one that grows with the data (the same function on [-R, R] for
+R = 1, 2, 4, ...) is another prompt to the same frozen weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from iceform.arithmetic import at_most, exponent_of, times_power
+from iceform.attention import Average, FrozenNetwork, Layout, LookUps, Prompt
+from iceform.attention.lookups import LARGEST_LOGIT, baked
+from iceform.backends import Ablated, Backend, bind, resolve
+from iceform.certificates import Attestation, Result, Witness
+from iceform.constructions import Plan
+from iceform.constructions.residual import plan_look_ups
+from iceform.errors import (
+    BoundError,
+    IceformError,
+    IntegrityError,
+    PrecisionError,
+    ProgramError,
+    ShapeError,
+)
+from iceform.functions import Loss, ScalarFunction
+from iceform.interpolation import Interpolant, raised
+from iceform.validation import check_capacity, check_dtype, check_eps, check_size, plain_tensor
+from iceform_estimators.machine.machine import Machine, Program, Run
+from iceform_estimators.machine.sources import ArraySource, Source
+
+_WIDEST = 2.0**40  # residuals beyond this are a sign of divergence, not of data
+_NARROWEST = 2.0**-6
+# A function that bends within some width gets tokens that crowd there on ranges wider than this.
+_WIDE = 16.0
+_ORDINARY = 2.0**60  # values up to this, and from its inverse, are averaged as they are
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A scalar function, tabulated as wide as it is needed.
+
+    Parameters
+    ----------
+    function
+        f.
+    tokens
+        Grid tokens of a table; None takes as many as a straight line needs (about 25).
+    bend
+        Where f bends, and within what width; None where it has kinks or bends everywhere.
+    raised
+        A table and what f is above its function: the same tokens, every value moved by as much.
+    """
+
+    function: ScalarFunction
+    tokens: int | None
+    bend: tuple[float, float] | None = None
+    raised: tuple[Table, float] | None = None
+
+    def on(self, reach: float) -> Interpolant:
+        """The table on [-R, R], R being the least power of two that covers ``reach``."""
+        if not reach <= _WIDEST:
+            raise BoundError(
+                f"a residual reaches {reach:.3g}, beyond {_WIDEST:.3g}: the iteration diverges or "
+                "the data are not scaled"
+            )
+        return _tabulate(self, 2.0 ** math.ceil(math.log2(max(reach, _NARROWEST))))
+
+
+@lru_cache(maxsize=256)
+def _tabulate(table: Table, reach: float) -> Interpolant:
+    f = table.function
+    if table.tokens is None:
+        return Interpolant.identity(-reach, reach)
+    if table.bend is not None and reach > _WIDE * table.bend[1]:
+        f = replace(f, kinks=(table.bend[0],))
+    if table.raised is not None:
+        below, by = table.raised
+        return raised(below.on(reach), by, f)
+    return Interpolant.fit(f, -reach, reach, tokens=table.tokens)
+
+
+IDENTITY = Table(ScalarFunction(lambda z: z, "identity", affine=(1.0, 0.0)), None)
+
+
+def read_line(machine: Running | Stream, z: Tensor) -> Tensor:
+    """Z itself, however large, read from the frozen machine's table of a line.
+
+    A line through 0 may be read in any unit: powers of two leave the digits as they are.
+    """
+    reach = float(z.abs().max()) if z.numel() else 0.0
+    if not math.isfinite(reach):
+        raise BoundError(
+            f"a prediction is {reach}: the samples hold NaN or infinity, or are so large that "
+            "products overflow; fill or remove what is missing, and scale the rest down"
+        )
+    if reach == 0:
+        return z
+    unit = 2.0 ** math.ceil(math.log2(reach))
+    return machine.look_up(IDENTITY.on(1.0), z / unit) * unit
+
+
+# clip(z, -1, 1): Huber's derivative, and what a soft threshold takes away from z.
+CLIP = Table(ScalarFunction(lambda z: z.clamp(-1, 1), "clip", (-1.0, 1.0)), 129)
+# Its square, whose mean says how large residuals are.
+CLIP_SQUARED = Table(
+    ScalarFunction(lambda z: z.clamp(-1, 1).square(), "clip squared", (-1.0, 1.0)), 129
+)
+
+
+@lru_cache(maxsize=64)
+def table_of(loss: Loss | Callable[[Tensor], Tensor], tokens: int) -> Table:
+    """The table of a loss's derivative, or of a function."""
+    if isinstance(loss, Loss):
+        derivative = loss.derivative
+        wanted = None if derivative.affine == (1.0, 0.0) else tokens
+        below = None if loss.raised is None else (table_of(loss.raised[0], tokens), loss.raised[1])
+        return Table(derivative, wanted, loss.curvature.corner, below)
+    return Table(ScalarFunction(loss, getattr(loss, "__name__", "f")), tokens)
+
+
+_SAMPLES, _TOKENS = 8, 129  # by default: samples of a prompt, and grid tokens of each
+
+
+class Stream(Machine):
+    """One frozen look-up layer for a class of data: its weights depend on sizes alone.
+
+    ``samples * tokens`` is how many samples an average can see.
+    """
+
+    layout: ClassVar[str] = "stream"
+
+    def __init__(
+        self,
+        dim: int = 8,
+        samples: int | None = None,
+        eps: float | None = None,
+        *,
+        layout: str = "stream",
+        tokens: int | None = None,
+        programs: object = None,
+        dtype: torch.dtype = torch.float64,
+        backend: str = "auto",
+    ) -> None:
+        self.dim = check_size("dim", dim)
+        self.samples = check_size("samples", _SAMPLES if samples is None else samples)
+        self.tokens = check_size("tokens", _TOKENS if tokens is None else tokens)
+        self.eps, self.dtype = check_eps(eps), check_dtype(dtype)
+        self.backend = resolve(backend)
+        if programs is not None:
+            raise ProgramError("a stream is sized by dim, samples and tokens, not by programs")
+
+    @property
+    def _sizes(self) -> dict[str, Any]:
+        """What it is built from."""
+        return {
+            "dim": self.dim, "samples": self.samples, "eps": self.eps, "tokens": self.tokens,
+            "dtype": self.dtype, "backend": self.backend,
+        }  # fmt: skip
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and self._sizes == other._sizes
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._sizes.values()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Sizes are all there is: another process builds the same weights."""
+        return _rebuilt, (self._sizes,)
+
+    def _taken(self, program: Program, x: Any, y: Tensor | None) -> tuple[Source, None]:
+        return _source(x, y), None
+
+    def _run(self, program: Program, x: Any, y: Tensor | None) -> Result:
+        return program.stream(self.start(), x)
+
+    def _ablated(self, program: Program, x: Any, y: Tensor | None) -> Result:
+        return program.stream(Running(self, attention=False), x)
+
+    @property
+    def geometry(self) -> Layout:
+        """Where in a prompt everything is."""
+        return Layout(self.dim, self.samples, self.tokens)
+
+    @cached_property
+    def network(self) -> FrozenNetwork:
+        """The literal weights."""
+        need = 8 * self.geometry.weights
+        check_capacity("the frozen layer", need, torch.device("cpu"), "use a smaller machine")
+        return self.geometry.build(self.dtype)
+
+    @property
+    def plan(self) -> Plan:
+        """Sizes of the literal network and of one prompt."""
+        return plan_look_ups(self.geometry, self.samples, self.tokens, self.dtype)
+
+    def prompt(self, program: Program, x: Tensor, y: Tensor | None = None) -> Prompt:
+        """The tokens of the program's first prompt, as the frozen network reads them."""
+        self.check_runs(program)
+        asked = program.opening(self.start(), _source(x, y))
+        return Prompt(next(asked.chunks())[0], self.geometry.raw, self.geometry.roles)
+
+    def specialize(
+        self, program: Program, x: Tensor | None = None, y: Tensor | None = None
+    ) -> FrozenNetwork:
+        """Bake the prompt's table into weights.
+
+        The module reads the program's data alone, a token (x, y, w) per sample, and returns the
+        rows that the machine returns for its first prompt: the table is in its lift.
+        """
+        self.check_runs(program)
+        if x is None:
+            raise ProgramError(
+                "a stream's first table depends on the data: specialize(program, X, y)"
+            )
+        asked = program.opening(self.start(), _source(x, y))
+        if not isinstance(asked, LookUps):
+            raise ProgramError(f"{program.label} looks no table up: there is nothing to bake in")
+        if asked.factors is not None:
+            raise ProgramError(
+                "these samples have weights, which a baked module does not read; specialize on the "
+                "same samples without weights"
+            )
+        return baked(asked, self.dtype)
+
+    def describe(self) -> dict[str, Any]:
+        dtype = str(self.dtype).removeprefix("torch.")
+        return {**self._sizes, "layout": self.layout, "dtype": dtype, "digest": self.digest}
+
+    def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        return {"machine": self.describe()}, dict(self.network.state_dict())
+
+    @classmethod
+    def unpack(cls, content: dict[str, Any], tensors: dict[str, Tensor], **_: Any) -> Stream:
+        """The machine that :meth:`describe` says, refused where its weights are others."""
+        saved = content["machine"]
+        try:
+            sizes = {k: saved[k] for k in ("dim", "samples", "eps", "tokens", "backend")}
+            machine = cls(**sizes, dtype=getattr(torch, saved["dtype"]))
+        except (KeyError, TypeError, AttributeError, IceformError) as broken:
+            raise IntegrityError(f"the folder cannot be read as a machine: {broken!r}") from None
+        built = machine.network.state_dict()
+        same = tensors.keys() == built.keys() and all(
+            tensors[k].dtype == t.dtype and torch.equal(tensors[k], t) for k, t in built.items()
+        )
+        if not same or machine.digest != saved.get("digest"):
+            raise IntegrityError("the folder holds weights that are not this machine's")
+        return machine
+
+    def start(self) -> Running:
+        """The machine in a run: its weights are checked now."""
+        return Running(self)
+
+    def look_up(self, table: Interpolant, z: Tensor) -> Tensor:
+        """A(z) for every entry, in a run of its own."""
+        return self.start().look_up(table, z)
+
+    def average(
+        self, x: Tensor, values: Tensor, points: Tensor, gamma: float, ties: float = 0.0
+    ) -> Tensor:
+        """The values' kernel average at the points, in a run of its own."""
+        return self.start().average(x, values, points, gamma, ties)
+
+    def check_dim(self, dim: int) -> None:
+        """Refuse data with more features than the machine has."""
+        if dim > self.dim:
+            raise ProgramError(
+                f"the data have {dim} features (a constant one for the intercept included), this "
+                f"machine has {self.dim}; build one with dim >= {dim}"
+            )
+
+    def check_table(self, table: Interpolant) -> None:
+        """Refuse a table that is longer than a block."""
+        if table.tokens > self.tokens:
+            raise ProgramError(
+                f"the table has {table.tokens} tokens, a block of this machine {self.tokens}; "
+                f"build one with tokens >= {table.tokens}"
+            )
+        if self.eps is not None and not table.error <= self.eps:
+            raise PrecisionError(
+                f"this table is certified to {at_most(table.error, '.3g')}, not to the machine's "
+                "eps = "
+                f"{self.eps:.3g}; use a larger eps, or a machine with more tokens",
+                best=table.error,
+            )
+        if not (largest := _largest_logit(table)) <= LARGEST_LOGIT:
+            raise ProgramError(
+                f"the table's logits reach {largest:.3g}, the margin between blocks covers "
+                f"{LARGEST_LOGIT:.3g}; lower its sharpness or narrow its range"
+            )
+
+    def check_sees(self, samples: int) -> None:
+        """Refuse an average over more samples than a prompt holds."""
+        most = self.samples * self.tokens
+        if samples > most:
+            raise ProgramError(
+                f"a prompt of this machine sees {most} samples, got {samples}; build one with "
+                f"tokens >= {-(-samples // self.samples)}"
+            )
+
+    def prompts(self, rows: int) -> int:
+        """Prompts that ``rows`` samples take."""
+        return -(-rows // self.samples)
+
+
+@lru_cache(maxsize=512)
+def _largest_logit(table: Interpolant) -> float:
+    reach = max(table.high - table.grid.center, table.grid.center - table.low)
+    return float((table.keys.slopes.abs() * reach + table.keys.biases.abs()).max())
+
+
+def _source(x: Tensor | Source, y: Tensor | None) -> Source:
+    if isinstance(x, Source):
+        return x
+    if not isinstance(x, Tensor) or x.ndim != 2:
+        got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        raise ShapeError(f"data must be a tensor (samples, dim), got {got}")
+    x = plain_tensor("x", x)
+    source = ArraySource(x, x.new_zeros(len(x)) if y is None else y)
+    for name, values in (("x", source.x), ("y", source.y)):
+        if not bool(torch.isfinite(values).all()):
+            raise BoundError(f"{name} holds NaN or infinity; fill or remove what is missing")
+    return source
+
+
+def _rebuilt(sizes: dict[str, Any]) -> Stream:
+    return Stream(**sizes)
+
+
+class Running(Run):
+    """A stream in a run: its backend under watch, and the ledger of what was done where.
+
+    In another process it is the same machine in a run of its own, which nobody watches.
+
+    Parameters
+    ----------
+    machine
+        What runs.
+    attention
+        False takes it out: look-ups return what is looked up.
+    """
+
+    machine: Stream
+
+    def __init__(self, machine: Stream, *, attention: bool = True) -> None:
+        super().__init__(machine)
+        self.witness: Backend = (
+            Witness(bind(machine.network, machine.backend), self.ledger)
+            if attention
+            else Ablated(machine.network)
+        )
+
+    def __reduce__(self) -> tuple[object, tuple[Stream, bool]]:
+        return _elsewhere, (self.machine, isinstance(self.witness, Witness))
+
+    @property
+    def dim(self) -> int:
+        """Features of a sample."""
+        return self.machine.dim
+
+    @property
+    def tokens(self) -> int:
+        """Grid tokens per sample."""
+        return self.machine.tokens
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the weights that run."""
+        return self.witness.digest or ""
+
+    def attest(self) -> Attestation:
+        """Which weights ran, and what running rows again literally shows."""
+        if isinstance(self.witness, Witness):
+            return self.witness.attest()
+        return Attestation.none("attention was taken out")
+
+    # ---------------------------------------------------------------------------------- prompts
+
+    def look_ups(
+        self,
+        table: Interpolant,
+        x: Float[Tensor, "n d"],
+        y: Float[Tensor, "n"],
+        w: Float[Tensor, "d"],
+        offsets: Float[Tensor, "n"] | None = None,
+        factors: Float[Tensor, "n"] | None = None,
+    ) -> LookUps:
+        """The prompts that answer sample i with c_i (A(w.x_i - y_i) - o_i) (x_i, 1)."""
+        self.machine.check_table(table)
+        offsets = None if offsets is None else self._cast(offsets)
+        factors = None if factors is None else self._cast(factors)
+        x, y, w = self._cast(x), self._cast(y), self._cast(w)
+        return LookUps(self.machine.geometry, table, x, y, w, offsets, factors=factors)
+
+    def kernel(
+        self, x: Tensor, values: Tensor, points: Tensor, gamma: float, ties: float = 0.0,
+        seen: Bool[Tensor, "q n"] | None = None,
+    ) -> Average:  # fmt: skip
+        """The prompts that answer a point with the values' average, by e^{-gamma ||q - x_j||^2}.
+
+        Of equally near samples the earlier one is preferred by the factor e^{ties}. ``seen`` hides
+        samples from points.
+        """
+        order = torch.arange(len(x), dtype=x.dtype, device=x.device)
+        biases = -gamma * x.square().sum(-1) - ties * order
+        return self.asked(2 * gamma * x, biases, values, points, seen)
+
+    def weighed(
+        self, logs: Float[Tensor, "q n"], values: Tensor, seen: Bool[Tensor, "q n"]
+    ) -> Tensor:
+        """The values' average by e^{logs}, of what each row of ``logs`` sees: keys are 0."""
+        zero = logs.new_zeros(max(logs.shape), 1)
+        held, units = self._in_units(values)
+        asked = self.asked(zero[: logs.shape[1]], logs, held, zero[: len(logs)], seen)
+        return times_power(self.witness.run(asked).to(values), units)
+
+    def asked(
+        self, keys: Tensor, biases: Tensor, values: Tensor, points: Tensor,
+        seen: Tensor | None = None,
+    ) -> Average:  # fmt: skip
+        """The prompts that answer a point with the values' average, by e^{q.key_j + bias_j}."""
+        keys, biases, values, points = (self._cast(t) for t in (keys, biases, values, points))
+        return Average(self.machine.geometry, keys, biases, values, points, seen)
+
+    def _cast(self, t: Tensor) -> Tensor:
+        """As the machine's dtype holds it."""
+        return t.to(self.machine.dtype)
+
+    # ------------------------------------------------------------------------------- evaluation
+
+    def total(self, prompt: LookUps) -> Float[Tensor, "d"]:
+        """The sum of the samples' rows: one pass of the frozen layer, and a sum by the readout."""
+        return self.witness.total(prompt)
+
+    def count(self, prompt: LookUps) -> Tensor:
+        """The sum of the look-ups themselves."""
+        return self.witness.count(prompt)
+
+    def look_up(self, table: Interpolant, z: Tensor) -> Tensor:
+        """A(z) for every entry: numbers are samples of one feature, and w is 1."""
+        flat = z.reshape(-1, 1)
+        zeros, one = flat.new_zeros(len(flat)), flat.new_ones(1)
+        rows = self.witness.run(self.look_ups(table, flat, zeros, one))
+        return rows[:, -1].reshape(z.shape).to(z)
+
+    def average(
+        self, x: Tensor, values: Tensor, points: Tensor, gamma: float, ties: float = 0.0,
+        seen: Bool[Tensor, "q n"] | None = None,
+    ) -> Tensor:  # fmt: skip
+        """The values' kernel average at the points."""
+        held, units = self._in_units(values)
+        asked = self.kernel(x, held, points, gamma, ties, seen)
+        return times_power(self.witness.run(asked).to(values), units)
+
+    def _in_units(self, values: Float[Tensor, "n v"]) -> tuple[Tensor, Tensor]:
+        """Columns as every dtype holds them, and the powers of two that they are in units of.
+
+        Those of ordinary size are left as they are; others have entries of at most 1.
+        """
+        largest = values.abs().amax(0)
+        usual = (largest >= 1 / _ORDINARY) & (largest <= _ORDINARY)
+        units = torch.where(usual, 0, exponent_of(largest))
+        if bool((units != 0).any()):
+            self.ledger.note("host", "powers of two that values of odd size are in units of")
+        return times_power(values, -units), units
+
+
+@lru_cache(maxsize=16)
+def _elsewhere(machine: Stream, attention: bool) -> Running:
+    return Running(machine, attention=attention)

@@ -1,0 +1,186 @@
+r"""Metrics of data that are so ill-conditioned that a Gram matrix hides some of their directions.
+
+**Sharper than a Gram matrix**, which holds the squares of the singular values of X, so rounding
+hides those below :math:`10^{-7}` of the largest. Written in coordinates T in which the directions
+that are known have length 1, the same samples have another Gram matrix, G = T'HT, that shows the
+next seven digits; its eigenvectors give the next T. What is computed of :math:`y_i = T'x_i` is off
+by at most
+:math:`e_i = (p + 4) u |T|' |x_i|`, or, of few samples, by :math:`u |y_i|` and :math:`2^{-98} |T|'
+|x_i|`: in pairs of numbers, of the samples as they were given. So G is off in norm by at most
+
+.. math:: \sigma = 2 \sqrt{AB} + B + c A + W, \qquad
+   A = \sum_i c_i \|y_i\|^2,\; B = \sum_i c_i \|e_i\|^2,\; W = \sum_i \delta c_i \|y_i\|^2,
+
+c the rounding of the sum and :math:`\delta c_i` what the curvature of a sample is off by. In the
+end the eigenvalues of G are at least :math:`\lambda`, and
+:math:`H \ge (\lambda - \sigma)\, T^{-\top} T^{-1}`: proven, and free of squares.
+
+Directions whose eigenvalue stays below that noise are open: too short to be told from rounding. So
+are those below 2^-46 of the longest, whatever shows them: that is as close as given numbers are
+rounded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from iceform.arithmetic.double_double import SUMMED, Pair, dot, pair
+from iceform_estimators.machine.problem import Encoding, LinearProblem, Metric, metric_of, slip_of
+
+_UNIT = torch.finfo(torch.float64).eps / 2
+_TURNS = 3  # each shows about seven more digits of a singular value, and there are sixteen
+_WHITE = 0.25  # the least eigenvalue of a Gram matrix that counts as white
+_CLEAR = 4.0  # times the noise: an eigenvalue that is known to be there
+_BLUR = 1e-3  # what samples may be off by in coordinates that stretch them
+_PAIRS = 1 << 24  # products of entries with coordinates that are taken in pairs of numbers
+_CLOSEST = 2.0**-46  # singular values, over the largest, that are told from rounding of the data
+
+Weigh = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def evenly(z: Tensor, slip: Tensor) -> tuple[Tensor, Tensor]:
+    """The curvature 1 of a squared residual, which is off by nothing."""
+    return torch.ones_like(z), torch.zeros_like(slip)
+
+
+@dataclass(frozen=True, eq=False)
+class WhitenedTask:
+    """G, A, B and W of a chunk."""
+
+    encoding: Encoding
+    w: Tensor
+    weigh: Weigh
+    turned: Tensor  # T, (p, r)
+    doubled: bool
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, labels, _ = self.encoding(x, y)
+        weights, lost = self.weigh(samples @ self.w - labels, slip_of(samples, self.w, labels))
+        weights, lost = (self.encoding.weigh(part, y) for part in (weights, lost))
+        seen, off = self._seen(x, y, samples)
+        gram = (seen * weights[:, None]).mT @ seen
+        size = seen.square().sum(1)
+        return [gram, weights @ size, weights @ off.square().sum(1), lost @ size]
+
+    def _seen(self, x: Tensor, y: Tensor, samples: Tensor) -> tuple[Tensor, Tensor]:
+        """T'x_i, and what it may be off by."""
+        most = samples.abs() @ self.turned.abs()
+        if not self.doubled:
+            return samples @ self.turned, (samples.shape[1] + 4) * _UNIT * most
+        rows = Pair(samples, self.encoding.lows(x, y)[0])
+        columns = [dot(rows, pair(column.expand_as(samples))) for column in self.turned.mT]
+        seen = torch.stack([column.double() for column in columns], 1)
+        return seen, _UNIT * seen.abs() + 8 * SUMMED * most
+
+
+@dataclass(frozen=True)
+class Whitened:
+    """A metric, multiples of it that are proven to lie below and above H, and what is open."""
+
+    metric: Metric
+    share: float
+    most: float
+    open: int
+
+    @property
+    def below(self) -> Metric | None:
+        """A metric that is below H in the directions it knows; None where nothing is."""
+        if not self.share > 0:
+            return None
+        return replace(self.metric, eigenvalues=self.share * self.metric.eigenvalues)
+
+    @property
+    def apart(self) -> float:
+        """How far T'HT may be from the identity, in norm."""
+        return max(1 - self.share, self.most - 1)
+
+
+def sharpened(
+    problem: LinearProblem, w: Tensor, hessian: Tensor, weigh: Weigh, kept: Tensor | None = None
+) -> Whitened:
+    """The metric of the Hessian at w, its samples weighed by ``weigh``, in a few more sweeps.
+
+    Of some coefficients alone where ``kept`` says which.
+    """
+    problem.machine.ledger.note("host", "coordinates in which the samples are uncorrelated")
+    sweep = _Sweep(
+        problem, w, weigh, torch.ones_like(w, dtype=torch.bool) if kept is None else kept
+    )
+    part = hessian[sweep.kept][:, sweep.kept]
+    scale = metric_of(part, problem.source.rows).scale
+    turned, noise = torch.eye(len(part), dtype=w.dtype, device=w.device), 0.0
+    values, vectors = torch.linalg.eigh(part / scale / scale[:, None])
+    for _ in range(_TURNS):
+        if float(values[0]) >= _WHITE:
+            break
+        turned = sweep.turned(turned @ vectors, values, max(noise, sweep.floor(values)))
+        gram, noise = sweep(turned / scale[:, None])
+        values, vectors = torch.linalg.eigh(gram)
+    clear = values > _CLEAR * max(noise, sweep.floor(values))
+    # What columns were rounded by before they were given tells nobody anything.
+    clear &= values > (_CLOSEST * (turned @ vectors).norm(dim=0)).square()
+    white = turned @ vectors[:, clear] / values[clear].sqrt()
+    # Directions that no sample sees may be added to others at will: as little of them as can be.
+    unseen = torch.linalg.qr(turned @ vectors[:, ~clear]).Q
+    white = white - unseen @ (unseen.mT @ white)
+    directions, sizes, _ = torch.linalg.svd(white, full_matrices=False)
+    metric = Metric(directions, sizes**-2.0, scale, unknown=unseen)
+    return Whitened(metric, *sweep.between(metric), int((~clear).sum()))
+
+
+@dataclass(frozen=True, eq=False)
+class _Sweep:
+    """Gram matrices in other coordinates: one sweep over the data each."""
+
+    problem: LinearProblem
+    w: Tensor
+    weigh: Weigh
+    kept: Tensor
+
+    def __call__(self, turned: Tensor) -> tuple[Tensor, float]:
+        """G, and what it may be off by in norm."""
+        whole = turned.new_zeros(len(self.w), turned.shape[1])
+        whole[self.kept] = turned
+        rows, source = self.problem.source.rows, self.problem.source
+        task = WhitenedTask(self.problem.encoding, self.w, self.weigh, whole, self._doubled)
+        gram, length, off, lost = (part / source.total for part in source.reduce(task))
+        penalty = (self.problem.ridge[self.kept, None] * turned).mT @ turned
+        a, b = float(length), float(off)
+        summed = (rows + source.count + 32) * _UNIT * a
+        rest = 16 * len(self.w) * _UNIT * float(penalty.diagonal().sum())
+        noise = 2 * math.sqrt(a * b) + b + summed + rest + 2 * float(lost)
+        return gram + penalty, 1.01 * noise
+
+    @property
+    def _doubled(self) -> bool:
+        return self.problem.source.rows * self.problem.dim**2 <= _PAIRS
+
+    def turned(self, turned: Tensor, values: Tensor, noise: float) -> Tensor:
+        """Coordinates in which what is known has length 1, while samples are still seen in them.
+
+        What is computed of a sample is off by a share of ``_BLUR`` at most.
+        """
+        p = len(turned)
+        cap = _BLUR / (_CLOSEST if self._doubled else (p + 4) * _UNIT * math.sqrt(p))
+        least = (turned.norm(dim=0) / cap).square().clamp(min=noise)
+        return turned / torch.maximum(values, least).sqrt()
+
+    def floor(self, values: Tensor) -> float:
+        """Eigenvalues of a sum of products up to this are rounding."""
+        width = len(values) + math.sqrt(self.problem.source.rows)
+        return 8 * width * _UNIT * float(values[-1].clamp(min=math.ulp(0.0)))
+
+    def between(self, metric: Metric) -> tuple[float, float]:
+        """H is between these multiples of the metric, in the directions that it knows."""
+        if not metric.rank:
+            return 1.0, 1.0
+        gram, noise = self(metric.whitener)
+        # Eigenvalues are within the norm of G - I of 1, whoever computes them.
+        left = gram - torch.eye(metric.rank, dtype=gram.dtype, device=gram.device)
+        noise += 1.01 * min(float(left.norm()), float(left.abs().sum(1).max()))
+        return 1 - noise, 1 + noise

@@ -1,1 +1,0 @@
-"""The playground: a page on which a prompt becomes an algorithm, and the server behind it."""
