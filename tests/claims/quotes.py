@@ -255,17 +255,6 @@ STATED: list[tuple[str, str, str, list[str]]] = [
     ("docs/targets*", "certified", "the cell above, and tests/targets", ["1e-9", "1e-8"]),
     ("CHANGELOG.md", "not kept", "memory of a fit", ["10^6 x 50 in under 1 GiB"]),
     (
-        "README.md",
-        "measured",
-        "hard look-ups at c = 12, float64 (tests/claims)",
-        [
-            "| tanh | 65 | 0.10 | 4e-7 |",
-            "| sin | 33 | 0.21 | 3e-8 |",
-            "| relu (a kink) | 129 | 0.051 | 2e-7 |",
-            "| identity, any range | 25 | 0.014 × range | 1e-14 × range |",
-        ],
-    ),
-    (
         "benchmarks/README.md",
         "defined",
         "sizes of what is run",

@@ -8,7 +8,6 @@ else's number, or a measurement whose file was not kept.
 
 import ast
 import json
-import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -365,23 +364,8 @@ def _stated() -> Iterable[Source]:
 
 
 def _called() -> Iterable[Source]:
-    """What README and benchmarks/README say of a GradientStep, from the files of the benchmarks."""
+    """What benchmarks/README says of a GradientStep, from the files of the benchmarks."""
     rows = [r for r in benchmark_rows("h200-users") if r["suite"] in ("emulator", "attest")]
-    ratio = {r["case"]: r["ratio"] for r in rows if r["method"] == "GradientStep, called again"}
-    single, double = (ratio[f"n={2**23} d=64 {dtype}"] for dtype in ("float32", "float64"))
-    inside = [
-        r["ratio"] for r in benchmark_rows("h200")
-        if r["suite"] == "step" and r["method"].startswith("emulated, tanh")
-    ]  # fmt: skip
-    where = "benchmarks/results/h200-users.json, suite emulator"
-    literal = [r["ratio"] / 1e5 for r in rows if r["method"] == "GradientStep, literal"]
-    told = (f"takes {single:.2f} times as long", f"{double:.2f} times in float64",
-            f"{2**23 / 1e6:.0f} million samples of 64",
-            f"takes {min(literal):.0f} to {max(literal):.0f} x 10^5 times")  # fmt: skip
-    yield Source("README.md", "measured", where, sentences=told)
-    told = (f"inside it {min(inside):.2f} to {max(inside):.2f} times",)
-    where = "benchmarks/results/h200.json, suite step"
-    yield Source("README.md", "measured", where, sentences=told)
     spot = [r["ms"] for r in rows if r["suite"] == "attest" and r["method"] == "attestation"]
     yield Source(
         "benchmarks/README.md", "measured", "benchmarks/results/h200-users.json, suite attest",
@@ -396,26 +380,3 @@ def sources() -> tuple[Source, ...]:
         _studies, _benchmarks, _called, _throughput, _others, _certified, _stated,
     ]  # fmt: skip
     return tuple(s for make in made for s in make())
-
-
-def readme_figures() -> list[str]:
-    """The README's table again: hard look-ups at c = 12 as measured, ours as certified; float64."""
-    import torch
-
-    from iceform.interpolation import Interpolant
-
-    lines = []
-    z = torch.linspace(-10, 10, 20_001, dtype=torch.float64)
-    for name, f, tokens in (
-        ("tanh", torch.tanh, 65),
-        ("sin", torch.sin, 33),
-        ("relu (a kink)", torch.relu, 129),
-    ):
-        hard = Interpolant.hard(f, -10.0, 10.0, cells=tokens - 1)
-        off = float((hard(z) - f(z)).abs().max())
-        ours = Interpolant.fit(f, -10.0, 10.0, tokens=tokens)
-        assert ours.tokens <= tokens
-        power = math.floor(math.log10(ours.error))
-        shown = f"{math.ceil(ours.error / 10.0**power)}e{power}"  # a bound is rounded up
-        lines.append(f"| {name} | {tokens} | {off:.2g} | {shown} |".replace("| 0.1 |", "| 0.10 |"))
-    return lines

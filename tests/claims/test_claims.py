@@ -7,7 +7,7 @@ import pytest
 
 from tests.claims.check import claims, loose, lost, unbound
 from tests.claims.scan import COUNTED, ROOT, numbers, pages
-from tests.claims.sources import readme_figures, sources
+from tests.claims.sources import sources
 from tests.claims.written import BLOCKS
 
 pytestmark = pytest.mark.skipif(
@@ -70,12 +70,6 @@ def test_every_source_says_what_it_is():
         kinds = ("measured", "certified", "asserted", "defined", "theirs", "not kept")
         assert source.kind in kinds
         assert source.where
-
-
-def test_the_readme_s_table_is_computed():
-    text = pages()["README.md"]
-    for line in readme_figures():
-        assert line in text, line
 
 
 def test_counts_are_words_and_measures_are_numbers():
