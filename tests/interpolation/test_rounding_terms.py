@@ -42,6 +42,7 @@ TABLES = {
     "line": lambda: table(Grid(-1.0, 1.0, 8, 4), 0.4, torch.linspace(-2, 2, 17, dtype=F64)),
     "high line": lambda: table(Grid(-1.0, 1.0, 8, 4), 0.4, torch.linspace(99, 101, 17, dtype=F64)),
     "flat line": lambda: table(Grid(-1.0, 1.0, 8, 4), 0.4, torch.full((17,), 7.0, dtype=F64)),
+    "bare line": lambda: table(Grid(-1.0, 1.0, 8, 0), 0.4, torch.linspace(-2, 2, 9, dtype=F64)),
     "graded": graded,
 }
 
