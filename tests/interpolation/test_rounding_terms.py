@@ -42,6 +42,8 @@ TABLES = {
     "line": lambda: table(Grid(-1.0, 1.0, 8, 4), 0.4, torch.linspace(-2, 2, 17, dtype=F64)),
     "high line": lambda: table(Grid(-1.0, 1.0, 8, 4), 0.4, torch.linspace(99, 101, 17, dtype=F64)),
     "flat line": lambda: table(Grid(-1.0, 1.0, 8, 4), 0.4, torch.full((17,), 7.0, dtype=F64)),
+    "line from 0": lambda: table(Grid(-1.0, 1.0, 8, 4), 0.4, 25 * torch.arange(-4, 13).double()),
+    "bare line": lambda: table(Grid(-1.0, 1.0, 8, 0), 0.4, 25 * torch.arange(9).double()),
     "graded": graded,
 }
 
