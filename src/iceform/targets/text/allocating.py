@@ -19,8 +19,6 @@ from iceform.errors import CapacityError
 from iceform.targets.text.terms import Slot
 from iceform.targets.text.words import INDICES, TextSizes
 
-__all__ = ["Element", "Mark", "TextCode", "TextInstruction", "TextPlace", "allocate"]
-
 
 @dataclass(frozen=True)
 class Element:

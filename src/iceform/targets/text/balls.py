@@ -10,8 +10,6 @@ from iceform.errors import ProgramError
 from iceform.targets.text.syntax import ProgramLine
 from iceform.targets.text.words import TextSizes, TextWord
 
-__all__ = ["BITS", "BallArithmetic", "exact", "function_of_ball"]
-
 BITS = 300  # of the balls that stand for real numbers in a whole run
 
 

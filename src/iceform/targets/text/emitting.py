@@ -24,8 +24,6 @@ from iceform.targets.text.allocating import Element, Mark, TextCode, TextInstruc
 from iceform.targets.text.terms import TABLES, ScalarTerm, Slot, TermTable
 from iceform.targets.text.words import TextSizes
 
-__all__ = ["TextEmitter"]
-
 _ZERO, _ONE = Fraction(0), Fraction(1)
 
 

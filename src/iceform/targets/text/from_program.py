@@ -36,8 +36,6 @@ from iceform.targets.text.syntax import ProgramText, TextError, parse
 from iceform.targets.text.terms import Slot
 from iceform.targets.text.words import END, LIBRARY, TextSizes, TextWord
 
-__all__ = ["AlgorithmText", "TextLoss", "text_of"]
-
 _WIDE = 96  # columns of a line of data
 
 

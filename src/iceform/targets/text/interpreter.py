@@ -27,8 +27,6 @@ from iceform.targets.text.numbers import NumberFormat
 from iceform.targets.text.syntax import ProgramLine, ProgramText, TextError, parse
 from iceform.targets.text.words import END, FUNCTIONS, TextSizes, TextWord
 
-__all__ = ["Cell", "TextRun", "check", "execute", "following", "interpret", "rounded_function"]
-
 V = TypeVar("V")
 Cell = tuple[str, int | None]  # a scalar's name and None, or an array's and the number of a cell
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["TEXTS"]
-
 INVERSE_SQUARE_ROOT = """
 # r becomes 1 / sqrt(a), by Newton's iteration r (3 - a r r) / 2
 1: t = r * r

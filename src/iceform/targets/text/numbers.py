@@ -18,8 +18,6 @@ from functools import cached_property
 
 from iceform.errors import CapacityError, ProgramError
 
-__all__ = ["NumberFormat"]
-
 MOST_LEVELS = 2**20  # a vocabulary, and a row of weights for each
 _DECIMAL = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 

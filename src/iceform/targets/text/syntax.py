@@ -21,8 +21,6 @@ from fractions import Fraction
 from iceform.errors import ProgramError
 from iceform.targets.text.words import END, FUNCTIONS, PAIRS, TESTS, TextSizes, TextWord
 
-__all__ = ["ProgramLine", "ProgramText", "TextError", "parse"]
-
 _PIECE = re.compile(r"[A-Za-z]\w*\(|[,()]|[^\s,()]+", re.ASCII)
 _LABEL = re.compile(r"[0-9]+:")
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")

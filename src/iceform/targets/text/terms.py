@@ -17,8 +17,6 @@ from typing import Any
 from iceform.errors import ProgramError
 from iceform.functions.formulas import trees
 
-__all__ = ["ScalarTerm", "Slot", "TermTable"]
-
 _LARGEST_POWER = 16  # by repeated products; above, by exponential and logarithm
 
 

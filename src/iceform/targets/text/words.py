@@ -37,8 +37,6 @@ from iceform.targets.text.numbers import NumberFormat
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-__all__ = ["END", "FUNCTIONS", "LIBRARY", "OPERATORS", "PAIRS", "TESTS", "TextSizes", "TextWord"]
-
 END = 0  # the label of ``end``
 START = "<s>"
 FUNCTIONS = (
