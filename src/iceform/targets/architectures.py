@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from iceform.errors import CapacityError, TargetError
-from iceform.targets.design import Design, Head, Vocabulary, mirrored
+from iceform.targets.design import Design, Head, Vocabulary
 from iceform.targets.rounding import Arithmetic
 from iceform.validation import check_capacity
 
@@ -96,8 +96,8 @@ def _zeros(*shape: int) -> Tensor:
 
 
 def _norm(prefix: str, design: Design) -> Tensors:
-    width, weight = design.hidden, math.sqrt(design.norm)
-    return {f"{prefix}.weight": _zeros(width) + weight, f"{prefix}.bias": _zeros(width)}
+    width = design.hidden
+    return {f"{prefix}.weight": _zeros(width) + design.norm_weight, f"{prefix}.bias": _zeros(width)}
 
 
 def _gpt2_config(design: Design, positions: int) -> dict[str, Any]:
@@ -149,10 +149,10 @@ def _gpt2_with_ids(design: Design, words: Vocabulary) -> tuple[dict[str, Any], T
         "use_cache": True,
     }
     tensors = _gpt2_tensors(design, positions)
-    tensors["wte.weight"] = mirrored(design, words.tokens)
-    tensors["wpe.weight"] = mirrored(design, words.positions)
+    tensors["wte.weight"] = design.embedded(words.tokens)
+    tensors["wpe.weight"] = design.moved(words.positions)
     named = {f"transformer.{name}": tensor for name, tensor in tensors.items()}
-    return config, {**named, "lm_head.weight": mirrored(design, words.scores) / 2}
+    return config, {**named, "lm_head.weight": design.readout(words.scores)}
 
 
 def _encoder_config(design: Design, positions: int, **more: Any) -> dict[str, Any]:

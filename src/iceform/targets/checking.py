@@ -109,7 +109,7 @@ def check(
     stock = _moved(network(model, attention, dtype), torch.device(device))
     found = attest(model, stock)
     _check_certified(model, x, y, attention, parameters)
-    with _kernels(torch.device(device)):
+    with kernels(torch.device(device)):
         value = model.spec.run(stock, x, y, **parameters)
     certificate, measured = model.spec.judge(value, x, y, attention, **parameters)
     return Checked(value, measured, certificate, found)
@@ -170,7 +170,7 @@ def _moved(stock: Any, device: torch.device) -> Any:
         raise DeviceError(f"the network cannot be moved to {device}: {refused}") from None
 
 
-def _kernels(device: torch.device) -> AbstractContextManager[Any]:
+def kernels(device: torch.device) -> AbstractContextManager[Any]:
     """Products of the dtype: a GPU's fused kernels may make float32 ones of TF32."""
     return nullcontext() if device.type == "cpu" else sdpa_kernel(SDPBackend.MATH)
 

@@ -5,9 +5,14 @@ rows: pairs (query row, key row) whose products add up to the logit, and values,
 it is added in the stream. A row reads features with coefficients and may add a constant (a bias:
 exact, whatever the norm does).
 
-Architectures keep every feature f twice, as f in the first half of the stream and as -f in the
-second (``rounding`` says why). A coefficient c of a row becomes c/2 and -c/2; a coefficient c of a
-write becomes c and -c. Between the two, stock blocks do nothing: the feed-forward maps are zero.
+A stream holds the features in one of two ways. *Mirrored*: every feature f twice, as f in the
+first half of the stream and as -f in the second (``rounding`` says why). A coefficient c of a row
+becomes c/2 and -c/2; a coefficient c of a write becomes c and -c. *Ballasted*, for norms with an
+epsilon that a trained model could have: every feature once, beside places of the stream's own.
+Two hold +C and -C, so large that the norm's root hardly depends on the features; one, ``nil``, is
+always 0, and what a row reads is a difference to it, in which any mean cancels; the last ones,
+``balance``, share minus the sum of all features, so that the mean is 0 but for rounding. Between the
+heads stock blocks do nothing: the feed-forward maps are zero.
 """
 
 from __future__ import annotations
@@ -26,6 +31,8 @@ from iceform.targets.rotation import Rotation
 from iceform.targets.rounding import EPSILON
 
 Place = tuple[str, int]
+_BALANCE = 32  # places that share minus the sum of the features
+_OWN = ("plus", "minus", "nil", "balance")  # of a ballasted stream, after the features
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,8 @@ class Design:
 
     ``repeats`` is how often the layers are applied, one after the other; ``rotation`` is the basis
     of the stream, None where every feature has a place of its own; ``norm`` is the epsilon of the
-    norms, a power of four (``rounding``).
+    norms, a power of four where the stream is mirrored (``rounding``); ``ballast`` is C of a
+    ballasted stream, 0 of a mirrored one.
     """
 
     features: Features
@@ -82,6 +90,7 @@ class Design:
     repeats: int = 1
     rotation: Rotation | None = None
     norm: float = EPSILON
+    ballast: float = 0.0
 
     @property
     def unrolled(self) -> tuple[tuple[Head, ...], ...]:
@@ -104,7 +113,8 @@ class Design:
         size = self.head_size
         most = max(len(layer) for layer in self.layers)
         held = self.features.total if self.rotation is None else self.rotation.total
-        return max(most, -(-2 * held // size))
+        places = held + len(_OWN) - 1 + _BALANCE if self.ballast else 2 * held
+        return max(most, -(-places // size))
 
     @property
     def hidden(self) -> int:
@@ -140,9 +150,70 @@ class Design:
         return out
 
     def row(self, row: Row) -> Float[Tensor, "hidden"]:
-        """The row over the mirrored stream."""
+        """The row over the stream."""
+        if self.ballast:
+            return self.readout(self._once(row.reads))
         half = self.turned(row.reads) / 2
         return torch.cat([half, -half]) + 0.0
+
+    def column(self, writes: Mapping[Place, float]) -> Float[Tensor, "hidden"]:
+        """What a head adds to the stream for each unit that it carries."""
+        if self.ballast:
+            return self.moved(self._once(writes))
+        half = self.turned(writes)
+        return torch.cat([half, -half]) + 0.0
+
+    def _once(self, coefficients: Mapping[Place, float]) -> Float[Tensor, "f"]:
+        out = torch.zeros(self.features.total, dtype=torch.float64)
+        for where, c in coefficients.items():
+            out[self.place(where)] += c
+        return out
+
+    def embedded(self, tokens: Float[Tensor, "*b f"]) -> Float[Tensor, "*b h"]:
+        """Tokens' features as the stream holds them."""
+        if not self.ballast:
+            return mirrored(self, tokens)
+        out = self.moved(tokens)
+        out[..., self._own("plus")], out[..., self._own("minus")] = self.ballast, -self.ballast
+        return out
+
+    def moved(self, features: Float[Tensor, "*b f"]) -> Float[Tensor, "*b h"]:
+        """Features that are added to a token's: of positions, or by heads."""
+        if not self.ballast:
+            return mirrored(self, features)
+        out = self._padded(features)
+        first = self._own("balance")
+        out[..., first : first + _BALANCE] = -features.sum(-1, keepdim=True) / _BALANCE
+        return out
+
+    def readout(self, scores: Float[Tensor, "*b f"]) -> Float[Tensor, "*b h"]:
+        """Rows of coefficients as maps out of the stream."""
+        if not self.ballast:
+            return mirrored(self, scores) / 2
+        out = self._padded(scores)
+        out[..., self._own("nil")] = -scores.sum(-1)
+        return out
+
+    def _padded(self, features: Float[Tensor, "*b f"]) -> Float[Tensor, "*b h"]:
+        out = features.new_zeros(*features.shape[:-1], self.hidden)
+        out[..., : features.shape[-1]] = features
+        return out
+
+    def own_places(self) -> dict[str, list[int]]:
+        """Where a ballasted stream holds what is no feature, by name: first place, one past it."""
+        widths = dict.fromkeys(_OWN, 1) | {"balance": _BALANCE}
+        names = _OWN if self.ballast else ()
+        return {name: [self._own(name), self._own(name) + widths[name]] for name in names}
+
+    def _own(self, name: str) -> int:
+        return self.features.total + _OWN.index(name)
+
+    @property
+    def norm_weight(self) -> float:
+        """Of every norm: features come out as they go in."""
+        if self.ballast:
+            return self.ballast * math.sqrt(2 / self.hidden)
+        return math.sqrt(self.norm)
 
     def turned(self, coefficients: Mapping[Place, float]) -> Float[Tensor, "half"]:
         """A combination of features in half of the stream."""
@@ -170,8 +241,7 @@ class Design:
             for i, move in enumerate(head.moves, number * size):
                 maps["v"][i] = self.row(move.value)
                 biases["v"][i] = move.value.constant
-                written = self.turned(move.writes)
-                maps["o"][:, i] = torch.cat([written, -written]) + 0.0
+                maps["o"][:, i] = self.column(move.writes)
         return maps, biases
 
 

@@ -170,7 +170,7 @@ def write(
         If the architecture cannot do it; the message says why and which one can. If ``path`` is no
         folder that can be written, or holds a model of somebody else's.
     """
-    _check_path(Path(path))
+    check_path(Path(path))
     if isinstance(spec, Program):
         spec = StockComputer.for_programs([spec], cycles)
     if not isinstance(spec, Target):
@@ -209,7 +209,7 @@ def write(
     return model
 
 
-def _check_path(folder: Path) -> None:
+def check_path(folder: Path) -> None:
     """Refuse, before anything is made, what could not be written or would be lost."""
     above = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):

@@ -4,6 +4,7 @@ from iceform.computer.compile import TEXT_WRITERS
 from iceform.targets.text.from_program import AlgorithmText, TextLoss, text_of
 from iceform.targets.text.interpreter import TextRun, check, interpret
 from iceform.targets.text.library import TEXTS
+from iceform.targets.text.machine import TextComputer
 from iceform.targets.text.numbers import NumberFormat
 from iceform.targets.text.syntax import TextError, parse
 from iceform.targets.text.words import LIBRARY, TextSizes
@@ -13,6 +14,7 @@ __all__ = [
     "TEXTS",
     "AlgorithmText",
     "NumberFormat",
+    "TextComputer",
     "TextError",
     "TextLoss",
     "TextRun",

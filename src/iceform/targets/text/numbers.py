@@ -26,15 +26,15 @@ _DECIMAL = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 class NumberFormat:
     """Levels with ``bits`` significant bits, steps of 2^-fraction near 0, up to nearly 2^top."""
 
-    bits: int = 8
-    fraction: int = 8
-    top: int = 8
+    bits: int = 7
+    fraction: int = 7
+    top: int = 7
 
     def __post_init__(self) -> None:
         if self.bits < 1 or self.fraction < 0 or self.top < 1:
             raise ProgramError(
                 f"{self}: bits and top are at least 1 and fraction is at least 0. "
-                "NumberFormat(8, 8, 8) is the usual one."
+                "NumberFormat(7, 7, 7) is the usual one."
             )
         if self.top - self.bits < -self.fraction:
             raise ProgramError(

@@ -1,0 +1,176 @@
+"""Random texts that end, and teacher forcing: the network against the interpreter.
+
+Every operation, literals and variables, scalars, cells and computed addresses, all tests. Jumps go
+forward, except those of counters that nothing else writes, so that every program ends. Saturation,
+ties and junk are part of it: nothing is avoided but what ``check`` refuses.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from iceform.targets.checking import kernels
+from iceform.targets.text.interpreter import TextRun
+from iceform.targets.text.words import FUNCTIONS, PAIRS, TESTS, TextSizes
+
+if TYPE_CHECKING:
+    from transformers import GPT2LMHeadModel
+
+__all__ = ["Campaign", "forced", "random_text"]
+
+_MOST_LINES = 18
+_FILLED = 4  # cells of every array that have a value
+
+
+@dataclass
+class _Writer:
+    sizes: TextSizes
+    draw: random.Random
+    lines: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        sizes, draw = self.sizes, self.draw
+        self.filled = min(_FILLED, sizes.cells)
+        self.indices = draw.sample(sizes.index_names, min(2, sizes.indices))
+        plain = [n for n in sizes.scalar_names if n not in self.indices]
+        chosen = draw.sample(plain, min(8, len(plain)))
+        self.counters, self.scalars = chosen[:2], chosen[2:]
+        self.arrays = draw.sample(sizes.array_names, min(2, sizes.arrays))
+
+    def number(self) -> str:
+        """A number word: small, any, or the largest."""
+        levels, draw = self.sizes.format.levels, self.draw
+        near = 2 << self.sizes.format.fraction
+        kind = draw.random()
+        if kind < 0.6:
+            units = self.sizes.format.rounded(draw.randint(-near, near))
+        else:
+            units = draw.choice(levels) if kind < 0.95 else draw.choice((levels[0], levels[-1], 0))
+        return self.sizes.format.word(units)
+
+    def place(self) -> str:
+        """A scalar, a cell, or a computed address."""
+        kind = self.draw.random()
+        if not self.arrays or kind < 0.5:
+            return self.draw.choice(self.scalars)
+        array = self.draw.choice(self.arrays)
+        if self.indices and kind < 0.8:
+            return f"{array}[{self.draw.choice(self.indices)}]"
+        return f"{array}[{self.draw.randrange(self.filled)}]"
+
+    def operand(self) -> str:
+        """A place, or a number."""
+        return self.number() if self.draw.random() < 0.25 else self.place()
+
+    def expression(self) -> str:
+        """Any operation."""
+        kinds = ["copy", "function", "pair", *"++--****"]
+        kind = self.draw.choice(kinds + ["third"] * (3 * self.sizes.third_operand))
+        if kind == "copy":
+            return self.operand()
+        if kind == "function":
+            return f"{self.draw.choice(FUNCTIONS)}({self.operand()})"
+        if kind == "pair":
+            return f"{self.draw.choice(PAIRS)}({self.operand()}, {self.operand()})"
+        if kind == "third":
+            sign = self.draw.choice("+-")
+            return f"{self.operand()} {sign} {self.operand()} * {self.operand()}"
+        return f"{self.operand()} {kind} {self.operand()}"
+
+    def write(self, count: int) -> None:
+        """So many lines."""
+        draw = self.draw
+        while len(self.lines) < count - 1:
+            label, kind = len(self.lines) + 1, draw.random()
+            if self.indices and kind < 0.1 and len(self.lines) < count - 2:
+                index = draw.choice(self.indices)
+                self.lines.append(f"{label}: {index} = {index} + 1")
+                self.lines.append(f"{label + 1}: {index} = min({index}, {self.filled - 1})")
+            elif self.indices and kind < 0.15:
+                target = draw.choice(self.indices)
+                source = draw.choice([*self.indices, str(draw.randrange(self.filled))])
+                self.lines.append(f"{label}: {target} = {source}")
+            elif kind < 0.28:
+                counter = draw.choice(self.counters)
+                back = draw.randint(1, label)
+                self.lines.append(f"{label}: {counter} = {counter} - 1 if > 0 goto {back}")
+            else:
+                self.lines.append(f"{label}: {self.place()} = {self.expression()}{self.end(count)}")
+        self.lines.append(f"{count}: {self.place()} = {self.expression()} goto end")
+
+    def end(self, count: int) -> str:
+        """Nothing, or a jump forward."""
+        label, kind = len(self.lines) + 1, self.draw.random()
+        target = self.draw.choice([*map(str, range(label + 1, count + 1)), "end"])
+        if kind < 0.65 or (target == "end" and kind < 0.9):
+            return ""
+        if kind > 0.95:
+            return f" goto {target}"
+        return f" if {self.draw.choice(TESTS)} 0 goto {target}"
+
+    def data(self) -> str:
+        """A value for everything that may be read."""
+        places = [*self.scalars, *(f"{a}[{c}]" for a in self.arrays for c in range(self.filled))]
+        out = [f"{place} = {self.number()}" for place in places]
+        out += [f"{index} = {self.draw.randrange(self.filled)}" for index in self.indices]
+        out += [f"{counter} = {self.draw.randint(1, 12)}" for counter in self.counters]
+        self.draw.shuffle(out)
+        return " ".join(out)
+
+
+def random_text(sizes: TextSizes, draw: random.Random) -> str:
+    """A program of a few lines with data, drawn at random; it ends."""
+    writer = _Writer(sizes, draw)
+    writer.write(draw.randint(3, min(_MOST_LINES, sizes.labels)))
+    return "\n".join([*writer.lines, writer.data()])
+
+
+@dataclass
+class Campaign:
+    """Counts of a campaign, and the programs that went wrong."""
+
+    programs: int = 0
+    tokens: int = 0
+    wrong: int = 0
+    margin: float = float("inf")
+    failed: list[str] = field(default_factory=list)
+
+    def explain(self) -> str:
+        """In one line."""
+        return (
+            f"programs {self.programs:,}, tokens {self.tokens:,}, wrong {self.wrong:,}, "
+            f"least margin {self.margin:.1f}"
+        )
+
+
+def forced(network: GPT2LMHeadModel, runs: list[TextRun], found: Campaign) -> None:
+    """Read runs in one pass and count the words that the network would not have written."""
+    rows = [_tokens(run) for run in runs]
+    widest = max(map(len, rows))
+    padded = torch.tensor([row + [0] * (widest - len(row)) for row in rows], device=network.device)
+    with torch.no_grad(), kernels(network.device):
+        hidden = network.transformer(
+            padded, attention_mask=torch.ones_like(padded), use_cache=False
+        ).last_hidden_state
+        for run, row, states in zip(runs, rows, hidden, strict=True):
+            count = len(run.words)
+            logits = network.lm_head(states[len(row) - count - 1 : len(row) - 1]).double()
+            wanted = torch.tensor(row[-count:], device=network.device)[:, None]
+            lead = logits.gather(1, wanted)[:, 0]
+            lead -= logits.scatter(1, wanted, -torch.inf).max(1).values
+            wrong = int((~(lead > 0)).sum())
+            found.programs, found.tokens = found.programs + 1, found.tokens + count
+            found.wrong, found.margin = found.wrong + wrong, min(found.margin, float(lead.min()))
+            if wrong:
+                found.failed.append("\n".join(run.program.words))
+
+
+def _tokens(run: TextRun) -> list[int]:
+    """Prefix, text and run."""
+    sizes = run.program.sizes
+    words = (*sizes.prefix, *run.program.words, "[1]", *run.words)
+    return [sizes.ids[word] for word in words]

@@ -1,0 +1,446 @@
+"""TextComputer: a stock GPT-2 whose prompt is a program as text, and whose continuation is its run.
+
+    computer = TextComputer()
+    computer.run("1: s = a * a goto end   a = 1.5")      # 's = 2.25 [end]'
+    computer.save("folder")                               # then, anywhere, without this package:
+                                                          # pipeline("text-generation", "folder")
+
+The weights follow from the sizes alone (:class:`~iceform.targets.text.words.TextSizes`); the
+program, its data and its answer are text. With ``mode="weights"`` the program is in the weights and
+the text is data only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from iceform import store
+from iceform.errors import (
+    IntegrityError,
+    ParameterError,
+    PrecisionError,
+    ProgramError,
+)
+from iceform.targets.architectures import architecture
+from iceform.targets.checking import kernels
+from iceform.targets.design import Design
+from iceform.targets.folder import CARD, CONFIG, RECORD, check_path, digest
+from iceform.targets.text.certificate import TextCertificate, certify
+from iceform.targets.text.features import TextFeatures
+from iceform.targets.text.in_weights import carried, sizes_with
+from iceform.targets.text.interpreter import TextRun, check
+from iceform.targets.text.layers import TextLayers
+from iceform.targets.text.numbers import NumberFormat
+from iceform.targets.text.syntax import ProgramText, TextError, parse
+from iceform.targets.text.words import END, LIBRARY, TextSizes
+from iceform.validation import check_choice, check_matmul_precision, full_precision
+
+if TYPE_CHECKING:
+    from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
+
+__all__ = ["TextComputer"]
+
+KIND = "text computer"
+GENERATION = "generation_config.json"
+TRUTH = "ground_truth.json"
+MODES = ("prompt", "weights")
+_FORMAT = ("bits", "fraction", "top")
+_LABEL = re.compile(r"\s*(\d+:)")
+_EXAMPLE = "1: s = a * a goto end\na = 1.5"
+
+
+class TextComputer:
+    """A GPT-2 that runs what you type.
+
+    Parameters
+    ----------
+    sizes
+        How large it is; by keyword instead: ``bits``, ``fraction``, ``top`` of its numbers,
+        ``labels``, ``scalars``, ``arrays``, ``indices``, ``cells``, ``positions``, ``tables``,
+        ``dtype``.
+    mode
+        "prompt": programs are text. "weights": one program is in the weights, the text is its data.
+    program
+        The lines of that program, without data.
+    """
+
+    def __init__(
+        self,
+        sizes: TextSizes | None = None,
+        *,
+        mode: str = "prompt",
+        program: str | None = None,
+        **named: Any,
+    ) -> None:
+        check_choice("mode", mode, MODES)
+        self.mode = mode
+        self.program: str | None = program
+        self.sizes = _sizes(sizes, named)
+        self._held: ProgramText | None = None
+        if (mode == "weights") != (program is not None):
+            raise ParameterError(
+                'TextComputer(mode="weights", program=...) takes a program, and no other mode '
+                "does. In the prompt a program is part of the text that is run."
+            )
+        if program is not None:
+            self._held = _without_data(parse(self.sizes, program))
+            self.sizes = sizes_with(self._held)
+
+    @classmethod
+    def library(cls, **rest: Any) -> TextComputer:
+        """The float64 machine that the library's algorithms run on: finer numbers, more room."""
+        return cls(LIBRARY, **rest)
+
+    def __repr__(self) -> str:
+        held = "" if self._held is None else f", {len(self._held.lines)} lines in the weights"
+        d = self.design
+        return (
+            f"TextComputer({self.sizes.dtype}, {len(d.layers)} layers, width {d.hidden}, "
+            f"{len(self.sizes.words)} words{held})"
+        )
+
+    # -------------------------------------------------------------------------------- text
+
+    def check(self, text: str) -> TextRun:
+        """Run a text by the interpreter, or refuse it with line, word and remedy."""
+        if self._held is None:
+            return check(self.sizes, text)
+        if not isinstance(text, str):
+            raise ProgramError(f"data are a text, got {type(text).__name__}. Pass a str.")
+        assert self.program is not None
+        for number, line in enumerate(text.split("\n"), 1):
+            if found := _LABEL.match(line):
+                message = "the program is in the weights; the text is its data only."
+                raise TextError(number, found[1], message)
+        above = self.program.rstrip("\n").count("\n") + 1
+        try:
+            whole = parse(self.sizes, f"{self.program.rstrip(chr(10))}\n{text}")
+            words = whole.words[len(self._held.words) :]
+            return check(self.sizes, replace(whole, sizes=self.sizes, words=words))
+        except TextError as error:
+            if error.line <= above:
+                raise
+            message = str(error).split(": ", 1)[1]
+            raise TextError(error.line - above, error.word, message) from None
+
+    def interpret(self, text: str) -> str:
+        """The text that follows, by the interpreter: exact, no network."""
+        return self.check(text).text
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        """Text to words, with the prefix before and ``[1]`` after it."""
+        return self.sizes.tokenizer()
+
+    # ----------------------------------------------------------------------------- network
+
+    @cached_property
+    def features(self) -> TextFeatures:
+        """What tokens hold."""
+        return TextFeatures(self.sizes)
+
+    @cached_property
+    def layers(self) -> TextLayers:
+        """What heads do."""
+        return TextLayers(self.features, gathers=self._held is None)
+
+    @property
+    def design(self) -> Design:
+        """Features and heads."""
+        return self.layers.design
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That the weights are written for."""
+        found: torch.dtype = getattr(torch, self.sizes.dtype)
+        return found
+
+    def _written(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        known = architecture("gpt2")
+        known.check_fits(self.design)
+        assert known.with_ids is not None
+        config, tensors = known.with_ids(self.design, self.layers.vocabulary(self._words()))
+        config |= {
+            "activation_function": "gelu_new", "bos_token_id": 0, "pad_token_id": self._end,
+            "eos_token_id": self._end, "dtype": self.sizes.dtype,
+        }  # fmt: skip
+        return config, {name: t.to(self.dtype).contiguous() for name, t in tensors.items()}
+
+    def _words(self) -> Tensor:
+        """The features of all words, with the program if it is in the weights."""
+        if self._held is None:
+            return self.features.word_features()
+        return carried(self.features, self._held)
+
+    @property
+    def _end(self) -> int:
+        return next(
+            token
+            for token, word in enumerate(self.sizes.words)
+            if word.kind == "trace" and word.label == END
+        )
+
+    def config(self) -> dict[str, Any]:
+        """config.json."""
+        return self._written()[0]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The weights that the sizes (and the program in the weights) imply."""
+        return self._written()[1]
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the weights that the sizes imply."""
+        return digest(self.tensors())
+
+    def model(self, dtype: torch.dtype | None = None, attention: str = "sdpa") -> GPT2LMHeadModel:
+        """A new ``GPT2LMHeadModel`` with these weights."""
+        _check_dtype(self.dtype, dtype or self.dtype)
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        config, tensors = self._written()
+        stock = GPT2LMHeadModel._from_config(
+            GPT2Config(**config), attn_implementation=attention, dtype=self.dtype
+        )
+        stock.load_state_dict(tensors)
+        stock.generation_config.update(**self._generation())
+        return stock.eval()
+
+    @cached_property
+    def _network(self) -> GPT2LMHeadModel:
+        return self.model()
+
+    def _generation(self) -> dict[str, Any]:
+        return {
+            "do_sample": False, "num_beams": 1, "max_length": self.sizes.positions,
+            "bos_token_id": 0, "pad_token_id": self._end, "eos_token_id": self._end,
+        }  # fmt: skip
+
+    def attest(self, network: GPT2LMHeadModel) -> str:
+        """The digest of a network's weights; refused if the sizes imply others."""
+        found = digest(dict(network.state_dict()))
+        if found != self.digest:
+            raise IntegrityError(
+                f"the network's weights are {found[:12]}..., the sizes imply {self.digest[:12]}...;"
+                " nothing is promised of others. Take TextComputer.model()."
+            )
+        return found
+
+    @full_precision
+    def run(
+        self,
+        text: str | Sequence[str],
+        *,
+        network: GPT2LMHeadModel | None = None,
+        **generation: Any,
+    ) -> str | list[str]:
+        """What ``generate()`` writes after a text, or after each of several at once.
+
+        Every text is checked first, so that nothing is generated for one that is wrong. Greedy
+        decoding only: a program is run, not drawn.
+        """
+        _check_greedy(generation)
+        texts = [text] if isinstance(text, str) else list(text)
+        runs = [self.check(one) for one in texts]
+        stock = self._network if network is None else network
+        _check_dtype(self.dtype, next(stock.parameters()).dtype)
+        check_matmul_precision(self.dtype)
+        self.attest(stock)
+        asked = self.tokenizer(texts, padding=True, return_tensors="pt").to(stock.device)
+        with kernels(stock.device), torch.no_grad():
+            made = stock.generate(
+                asked.input_ids, attention_mask=asked.attention_mask, do_sample=False, num_beams=1,
+                max_length=asked.input_ids.shape[1] + max(len(run.words) for run in runs),
+            )  # fmt: skip
+        found = [self._read(row) for row in made[:, asked.input_ids.shape[1] :].tolist()]
+        return found[0] if isinstance(text, str) else found
+
+    def _read(self, tokens: list[int]) -> str:
+        """Words up to the end."""
+        last = tokens.index(self._end) + 1 if self._end in tokens else len(tokens)
+        return " ".join(self.sizes.words[token].text for token in tokens[:last])
+
+    # ------------------------------------------------------------------------- certificate
+
+    @cached_property
+    def certificate(self) -> TextCertificate:
+        """What is proven of the weights that the sizes imply."""
+        return self.certify(self.tensors())
+
+    def certify(self, tensors: dict[str, Tensor]) -> TextCertificate:
+        """What is proven of these weights."""
+        return certify(self.layers, self._words(), tensors)
+
+    def ground_truth(self) -> dict[str, Any]:
+        """What every head, every feature and every token is for."""
+        return {
+            "heads": self.design.ground_truth(),
+            "edges": self.design.edges(),
+            "features": {
+                **{name: [at.start, at.stop] for name, at in self.features.all.items()},
+                **self.design.own_places(),
+            },
+            "tokens": [
+                {k: v for k, v in asdict(word).items() if v is not None}
+                for word in self.sizes.words
+            ],
+        }
+
+    # ------------------------------------------------------------------------------- files
+
+    def save(self, path: str | Path) -> Path:
+        """Write a folder that ``pipeline("text-generation", path)`` runs without this package."""
+        folder = Path(path)
+        check_path(folder)
+        config, tensors = self._written()
+        record = {
+            "sizes": asdict(self.sizes), "mode": self.mode, "program": self.program,
+            "certificate": self.certificate.to_dict(), "weights_sha256": self.digest,
+        }  # fmt: skip
+        plain = {
+            GENERATION: self._generation(),
+            TRUTH: self.ground_truth(),
+            **_tokenizer_files(self.tokenizer),
+        }
+        views: dict[str, dict[str, Any] | str] = {
+            CONFIG: config, RECORD: record, CARD: self._card(),
+        }  # fmt: skip
+        store.write_folder(folder, KIND, record, tensors, lambda _: views, [CONFIG], plain)
+        return folder
+
+    @classmethod
+    def load(cls, path: str | Path) -> TextComputer:
+        """The computer of a folder that :meth:`save` wrote."""
+        folder = Path(path)
+        stored = store.read_folder(folder, (CONFIG, RECORD, CARD), KIND)
+        record = stored.content
+        try:
+            sizes = dict(record["sizes"])
+            form = NumberFormat(**sizes.pop("format"))
+            found = cls(
+                TextSizes(format=form, **sizes), mode=record["mode"], program=record["program"]
+            )
+        except (KeyError, TypeError) as broken:
+            raise IntegrityError(f"{folder} does not describe a text computer: {broken}") from None
+        if digest(stored.tensors) != found.digest:
+            raise IntegrityError(
+                f"{folder}: the weights are not those that its sizes imply; save it again"
+            )
+        return found
+
+    def _card(self) -> str:
+        d = self.design
+        example = _EXAMPLE if self._held is None else "a = 1.5"
+        return _CARD.format(
+            mode="" if self._held is None else _IN_WEIGHTS.format(program=self.program),
+            example=example.replace("\n", "\\n"), layers=len(d.layers), heads=d.heads,
+            hidden=d.hidden, words=len(self.sizes.words), dtype=self.sizes.dtype,
+            positions=self.sizes.positions, largest=self.sizes.format.words[-1],
+            step=f"2^-{self.sizes.format.fraction}", bits=self.sizes.format.bits,
+            ballast=d.ballast, certificate=self.certificate.explain(), digest=self.digest,
+        )  # fmt: skip
+
+
+def _sizes(sizes: TextSizes | None, named: dict[str, Any]) -> TextSizes:
+    known = {f.name for f in fields(TextSizes)} - {"format"} | set(_FORMAT)
+    unknown = sorted(named.keys() - known)
+    if unknown:
+        raise ParameterError(
+            f"TextComputer({unknown[0]}=...): there is no such size; there are "
+            f"{', '.join(sorted(known))}."
+        )
+    base = TextSizes() if sizes is None else sizes
+    form = replace(base.format, **{k: named.pop(k) for k in _FORMAT if k in named})
+    return replace(base, format=form, **named)
+
+
+def _without_data(program: ProgramText) -> ProgramText:
+    if program.data:
+        word, _, line = program.data[0]
+        raise TextError(line, word.text, "a program in the weights has no data; they are the text.")
+    return program
+
+
+def _check_greedy(generation: dict[str, Any]) -> None:
+    """Refuse whatever would decode otherwise."""
+    for name, value in generation.items():
+        raise ParameterError(
+            f"run(..., {name}={value!r}): a text is run by greedy decoding up to its end, and "
+            "nothing else is what its program says. Leave this out; Model.generate() takes it, "
+            "without any promise."
+        )
+
+
+def _check_dtype(written: torch.dtype, asked: torch.dtype) -> None:
+    if asked != written:
+        have, want = (str(d).removeprefix("torch.") for d in (written, asked))
+        raise PrecisionError(
+            f"this computer is written in {have}; in {want} nothing is promised (half precision "
+            f"cannot hold its scores). Take TextComputer(dtype=...) with float32 or float64, and "
+            "load its folder in that dtype."
+        )
+
+
+def _tokenizer_files(tokenizer: PreTrainedTokenizerFast) -> dict[str, dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        return {p.name: json.loads(p.read_text()) for p in sorted(Path(folder).glob("*.json"))}
+
+
+_IN_WEIGHTS = """
+The program is in the weights; the prompt is its data only:
+
+```
+{program}
+```
+"""
+
+_CARD = """\
+---
+library_name: transformers
+pipeline_tag: text-generation
+tags:
+- iceform
+- gpt2
+---
+
+# A GPT-2 that runs what you type
+
+A stock `GPT2LMHeadModel`. Nothing was trained, and no code comes with it: the weights follow from
+sizes. The prompt is a program; what the model writes is its run, token for token what an exact
+interpreter writes.
+{mode}
+```python
+from transformers import pipeline
+
+run = pipeline("text-generation", path)
+print(run({example!r}, return_full_text=False)[0]["generated_text"])
+```
+
+{layers} layers of {heads} heads, width {hidden}, {words} words, {positions} positions. Numbers: steps
+of {step} near 0, then {bits} significant bits, up to {largest}.
+
+What is unusual: the feed-forward maps are zero, two entries of the stream hold +-{ballast:g}, and it
+must run in {dtype}: half precision does not hold its scores. Greedy decoding only. Batches are padded
+on the left, with an attention mask.
+
+What each head, feature and token is for is in `ground_truth.json`.
+
+## Certificate
+
+```
+{certificate}
+```
+
+Weights, SHA-256: `{digest}`
+"""

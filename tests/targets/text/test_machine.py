@@ -1,0 +1,330 @@
+"""The text machine's network against the interpreter, and what is said of it."""
+
+import math
+import random
+
+import pytest
+import torch
+
+import iceform as ice
+from iceform.errors import IceformError
+from iceform.targets.text import TEXTS, TextComputer
+from iceform.targets.text.campaign import Campaign, forced, random_text
+from iceform.targets.text.features import TextFeatures
+from tests.targets.alone import alone
+
+pytest.importorskip("transformers")
+
+SMALL = {"positions": 512, "labels": 20, "scalars": 20, "arrays": 2, "indices": 2, "cells": 8}
+NEWTON = """1: t = r * r
+2: t = t * a
+3: t = 3 - t
+4: t = t * 0.5
+5: r = r * t
+6: n = n - 1 if > 0 goto 1
+7: A[j] = max(r, 0.25) goto end"""
+NEWTON_DATA = "a = 2  r = 0.5  n = 3  j = 1"
+
+
+@pytest.fixture(scope="session")
+def small():
+    return TextComputer(**SMALL)
+
+
+@pytest.fixture(scope="session")
+def network(small):
+    return small.model()
+
+
+def _campaign(computer, network, count, seed):
+    draw, found = random.Random(seed), Campaign()
+    runs = [computer.check(random_text(computer.sizes, draw)) for _ in range(count)]
+    runs.sort(key=lambda run: run.tokens)
+    for start in range(0, count, 8):
+        forced(network, runs[start : start + 8], found)
+    return found
+
+
+def test_random_programs_token_for_token(small, network):
+    found = _campaign(small, network, 40, seed=5)
+    assert found.tokens > 1000
+    assert (found.wrong, found.failed) == (0, [])
+    assert found.margin > 127
+
+
+def test_generate_writes_the_run_alone_and_in_a_padded_batch(small):
+    texts = [f"{NEWTON}\n{NEWTON_DATA}", "1: B[i] = i - -0.5 goto end\ni = 3", "1: c = 7 goto end"]
+    expected = [small.interpret(text) for text in texts]
+    assert small.run(texts[0]) == expected[0]
+    assert small.run(texts) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in TEXTS if n != "rule 110"])
+def test_the_usual_machine_runs_the_texts(name):
+    computer = TextComputer()
+    assert computer.run(TEXTS[name]) == computer.interpret(TEXTS[name])
+
+
+@pytest.mark.slow
+def test_the_float64_machine():
+    computer = TextComputer.library()
+    assert computer.certificate.holds, computer.certificate.failures
+    found = _campaign(computer, computer.model(), 16, seed=6)
+    assert found.wrong == 0
+
+
+@pytest.mark.parametrize("operation", ["+", "-", "*"])
+def test_results_at_ties_and_beyond_the_range(small, network, operation):
+    """Pairs whose exact result is a tie, next to one, or beyond the largest level."""
+    form, draw = small.sizes.format, random.Random(operation)
+    exact = {"+": lambda a, b: a + b, "-": lambda a, b: a - b,
+             "*": lambda a, b: a * b / 2**form.fraction}[operation]  # fmt: skip
+    pairs = []
+    while len(pairs) < 60:
+        a, b = draw.choice(form.levels), draw.choice(form.levels)
+        value = exact(a, b)
+        step = 2.0 ** max(0, math.frexp(value)[1] - form.bits)
+        near = abs(value / step - math.floor(value / step) - 0.5) < 2 / 2**form.bits
+        if (near and value % step) or abs(value) > form.largest:
+            pairs.append((form.word(a), form.word(b)))
+    found, runs = Campaign(), []
+    for start in range(0, len(pairs), 15):
+        lines = [f"{k + 1}: c = {a} {operation} {b}" for k, (a, b) in
+                 enumerate(pairs[start : start + 15])]  # fmt: skip
+        runs.append(small.check("\n".join(lines) + " goto end"))
+    forced(network, runs, found)
+    assert found.wrong == 0, found.failed
+
+
+def test_every_function_of_a_literal_and_of_a_variable(small, network):
+    from iceform.targets.text.words import FUNCTIONS
+
+    found, runs, draw = Campaign(), [], random.Random(3)
+    for f in FUNCTIONS:
+        words = [draw.choice(small.sizes.format.words) for _ in range(6)]
+        lines = [f"{k + 1}: b = {f}({w})" for k, w in enumerate(words)]
+        runs.append(small.check("\n".join([*lines, f"7: b = {f}(b) goto end"])))
+    forced(network, runs, found)
+    assert found.wrong == 0, found.failed
+
+
+# ------------------------------------------------------------------------------------ folders
+
+
+def test_a_folder_runs_in_a_stock_pipeline_without_iceform(small, tmp_path):
+    small.save(tmp_path / "machine")
+    text = f"{NEWTON}\n{NEWTON_DATA}"
+    code = """
+        from transformers import pipeline
+        run = pipeline("text-generation", sys.argv[1])
+        print(run(sys.argv[2], return_full_text=False)[0]["generated_text"])
+    """
+    said = alone(code, str(tmp_path / "machine"), text)
+    assert said.split() == small.interpret(text).removesuffix("[end]").split()
+    again = TextComputer.load(tmp_path / "machine")
+    assert again.digest == small.digest
+    names = {p.name for p in (tmp_path / "machine").iterdir()}
+    assert {"ground_truth.json", "generation_config.json", "tokenizer.json", "README.md"} <= names
+
+
+def test_stock_means_stock(small):
+    config = small.config()
+    assert config["layer_norm_epsilon"] == 1e-5
+    assert config["architectures"] == ["GPT2LMHeadModel"]
+    assert config["activation_function"] == "gelu_new"
+
+
+def test_ground_truth_names_every_head_feature_and_token(small):
+    truth = small.ground_truth()
+    heads = [head for layer in truth["heads"] for head in layer]
+    assert len(heads) == len(small.design.layers) * small.design.heads
+    assert all(head["role"] for head in heads)
+    held = sorted(k for at in truth["features"].values() for k in range(*at))
+    assert held == list(range(len(held)))
+    assert len(held) <= small.design.hidden
+    assert [t["text"] for t in truth["tokens"]] == [w.text for w in small.sizes.words]
+
+
+# ------------------------------------------------------------------------------ in the weights
+
+
+def test_a_program_in_the_weights_takes_data_only(small):
+    held = TextComputer(**SMALL, mode="weights", program=NEWTON)
+    expected = small.interpret(f"{NEWTON}\n{NEWTON_DATA}")
+    assert held.interpret(NEWTON_DATA) == expected
+    assert held.run(NEWTON_DATA) == expected
+    assert len(held.tokenizer(NEWTON_DATA).input_ids) < 16
+    assert held.digest != small.digest
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [("a = 2  r = 0.5", "n is read"), ("a = 2\nzz = 1", "line 2, 'zz'"),
+     ("1: a = 2 goto end", "in the weights")],
+)  # fmt: skip
+def test_bad_data_of_a_program_in_the_weights(data, said):
+    held = TextComputer(**SMALL, mode="weights", program=NEWTON)
+    with pytest.raises(IceformError, match=said):
+        held.run(data)
+
+
+# ---------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [({"do_sample": True}, "greedy"), ({"temperature": 0.7}, "greedy"), ({"num_beams": 4}, "greedy")],
+)  # fmt: skip
+def test_decoding_otherwise_is_refused(small, asked, said):
+    with pytest.raises(ice.errors.ParameterError, match=said):
+        small.run(f"{NEWTON}\n{NEWTON_DATA}", **asked)
+
+
+def test_other_dtypes_and_other_weights_are_refused(small):
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        with pytest.raises(ice.errors.PrecisionError, match=str(dtype).removeprefix("torch.")):
+            small.model(dtype)
+    with pytest.raises(ice.errors.PrecisionError, match="bfloat16"):
+        small.run("1: c = 7 goto end", network=small.model().to(torch.bfloat16))
+    moved = small.model()
+    with torch.no_grad():
+        moved.transformer.h[2].attn.c_attn.weight[3, 5] += 1e-3
+    with pytest.raises(ice.errors.IntegrityError, match="weights"):
+        small.run("1: c = 7 goto end", network=moved)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"mode": "weights"}, {"program": NEWTON}, {"mode": "tape"}, {"steps": 3}, {"dtype": "float16"},
+     {"mode": "weights", "program": f"{NEWTON}\na = 1"}],
+)  # fmt: skip
+def test_what_is_no_machine_is_refused(asked):
+    with pytest.raises(IceformError):
+        TextComputer(**{**SMALL, **asked})
+
+
+# -------------------------------------------------------------------------------- certificate
+
+
+def test_the_certificate_holds_and_says_why(small):
+    certificate = small.certificate
+    assert certificate.holds, certificate.failures
+    said = certificate.explain()
+    for part in ("every token", "ends of segments", "clearance", "taking for granted"):
+        assert part in said
+    form = small.sizes.format
+    assert certificate.enumerated["pairs of levels, each added, multiplied and compared"] == (
+        form.count**2
+    )
+
+
+def test_every_level_has_a_code_of_its_own():
+    features = TextFeatures(TextComputer(**SMALL).sizes)
+    codes = set()
+    for units in features.format.levels:
+        exponent, digits = features.level_code(units)
+        codes.add(tuple(torch.cat([exponent, *digits]).tolist()))
+    assert len(codes) == features.format.count
+
+
+def _scaled(layer, role, part, factor):
+    """A mutant that scales the queries, keys or values of the heads of one role."""
+
+    def change(computer, tensors):
+        size, hidden = computer.design.head_size, computer.design.hidden
+        for index, head in enumerate(computer.design.layers[layer]):
+            if head.role.startswith(role):
+                at = hidden * "qkv".index(part) + index * size
+                tensors[f"transformer.h.{layer}.attn.c_attn.weight"][:, at : at + size] *= factor
+                tensors[f"transformer.h.{layer}.attn.c_attn.bias"][at : at + size] *= factor
+
+    return change
+
+
+def _off_by_one(computer, tensors):
+    """Look-backs see one token further: the angles of positions are those of the next."""
+    at = computer.features.all["angle"]
+    held = tensors["transformer.wpe.weight"]
+    size = computer.design.head_size
+    c, s = math.cos(2 * math.pi / 16), math.sin(2 * math.pi / 16)
+    weight = tensors["transformer.h.0.attn.c_attn.weight"]
+    first = weight[at.start : at.start + 2, :size].clone()
+    weight[at.start, :size] = c * first[0] - s * first[1]
+    weight[at.start + 1, :size] = s * first[0] + c * first[1]
+    assert held.shape[1] == computer.design.hidden
+
+
+def _tie(computer, tensors):
+    """Ties go down: no shift before the digits are compared."""
+    layer = len(computer.design.layers) - len(computer.features.digits) - 1
+    hidden = computer.design.hidden
+    weight = tensors[f"transformer.h.{layer}.attn.c_attn.weight"]
+    weight[computer.features.all["one"], 2 * hidden :] *= -1
+
+
+def _word(computer, tensors):
+    """tanh of one level is the next level."""
+    at = computer.features.all["at"].start + 6
+    row = computer.sizes.ids["0.5"]
+    step = 2.0 ** -(computer.sizes.format.fraction + computer.sizes.format.top)
+    tensors["transformer.wte.weight"][row, at] += step
+
+
+def _feed_forward(computer, tensors):
+    tensors["transformer.h.3.mlp.c_proj.bias"][4] = 0.5
+
+
+def _norm(computer, tensors):
+    tensors["transformer.h.4.ln_1.weight"] *= 1.01
+
+
+MUTANTS = {
+    "leak: labels are matched softly": _scaled(1, "fetch", "q", 2.0**-12),
+    "leak: names are matched softly": _scaled(4, "read b", "q", 2.0**-14),
+    "recency is forgotten": _scaled(2, "index", "q", 0.0),
+    "the oldest write is read": _scaled(4, "read b", "k", -1.0),
+    "off by one": _off_by_one,
+    "ties go down": _tie,
+    "a bit of a factor is lost": _scaled(5, "times", "v", 0.0),
+    "a function is wrong at one level": _word,
+    "a branch is inverted": _scaled(1, "branch", "v", -1.0),
+    "the feed-forward map adds something": _feed_forward,
+    "a norm is no identity": _norm,
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_voids_the_certificate(small, name):
+    tensors = {k: t.clone() for k, t in small.tensors().items()}
+    MUTANTS[name](small, tensors)
+    assert not small.certify(tensors).holds
+
+
+@pytest.mark.parametrize("name", [n for n in MUTANTS if "level" not in n and "norm" not in n])
+def test_a_mutant_writes_something_else(small, name):
+    """The comparison with the interpreter catches them too."""
+    tensors = {k: t.clone() for k, t in small.tensors().items()}
+    MUTANTS[name](small, tensors)
+    mutant = small.model()
+    mutant.load_state_dict(tensors)
+    draw = random.Random(7)
+    runs = [small.check(random_text(small.sizes, draw)) for _ in range(24)]
+    form = small.sizes.format
+    ties = "\n".join(f"{k}: c = {form.word(2 * k + 1)} * 0.5" for k in range(1, 16))
+    found = Campaign()
+    forced(mutant, [*runs, small.check(f"{ties} goto end")], found)
+    assert found.wrong > 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_weight_moved_at_random_changes_the_certificate(small, seed):
+    draw = random.Random(seed)
+    tensors = {k: t.clone() for k, t in small.tensors().items()}
+    layer = draw.randrange(len(small.design.layers))
+    name = f"transformer.h.{layer}.attn." + draw.choice(["c_attn", "c_proj"]) + ".weight"
+    used = tensors[name].nonzero()
+    where = tuple(used[draw.randrange(len(used))].tolist())
+    tensors[name][where] *= 1.5
+    moved, held = small.certify(tensors), small.certificate
+    assert not moved.holds or moved.to_dict() != held.to_dict()
