@@ -56,6 +56,7 @@ attack: $(STAMP) ## attack certificates with exact references; table in docs/cer
 
 mutants: $(STAMP) ## see that the tests notice wrong programs; table in docs/certificates.md
 	$(BIN)/python -m tests.mutants $(ARGS)
+	$(BIN)/python -m tests.mutants --random all
 
 lint: $(STAMP) ## check style, formatting and types
 	$(BIN)/ruff check .

@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from iceform.interpolation import GradedGrid, Grid, Interpolant
     from iceform.networks import InContext, in_context
     from iceform.targets import check
+    from iceform.targets.text import TextComputer
 
 __version__ = "0.2.0"
 
@@ -118,6 +119,7 @@ _WHERE = {
     "iceform.interpolation": "GradedGrid Grid Interpolant",
     "iceform.networks": "InContext in_context",
     "iceform.targets": "check",
+    "iceform.targets.text": "TextComputer",
 }
 # A level below those rooms that makes itself known to them: what writes programs as checkpoints.
 _BESIDE = {
@@ -191,6 +193,7 @@ __all__ = [
     "SoftmaxAttention",
     "SplitAttentionHead",
     "TargetError",
+    "TextComputer",
     "TruncatedLinear",
     "Verification",
     "__version__",

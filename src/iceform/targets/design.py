@@ -8,7 +8,7 @@ exact, whatever the norm does).
 A stream holds the features in one of two ways. *Mirrored*: every feature f twice, as f in the
 first half of the stream and as -f in the second (``rounding`` says why). A coefficient c of a row
 becomes c/2 and -c/2; a coefficient c of a write becomes c and -c. *Ballasted*, for norms with an
-epsilon that a trained model could have: every feature once, beside places of the stream's own.
+epsilon that a trained model could have: every feature once, beside places that are none.
 Two hold +C and -C, so large that the norm's root hardly depends on the features; one, ``nil``, is
 always 0, and what a row reads is a difference to it, in which any mean cancels; the last ones,
 ``balance``, share minus the sum of all features, so that the mean is 0 but for rounding. Between the
@@ -32,7 +32,7 @@ from iceform.targets.rounding import EPSILON
 
 Place = tuple[str, int]
 _BALANCE = 32  # places that share minus the sum of the features
-_OWN = ("plus", "minus", "nil", "balance")  # of a ballasted stream, after the features
+_OWN = ("ballast", "minus ballast", "nil", "balance")  # after the features
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,8 @@ class Design:
         if not self.ballast:
             return mirrored(self, tokens)
         out = self.moved(tokens)
-        out[..., self._own("plus")], out[..., self._own("minus")] = self.ballast, -self.ballast
+        out[..., self._own("ballast")] = self.ballast
+        out[..., self._own("minus ballast")] = -self.ballast
         return out
 
     def moved(self, features: Float[Tensor, "*b f"]) -> Float[Tensor, "*b h"]:

@@ -51,6 +51,7 @@ ROOT = 4.0  # units by which the norm's root may be off; taken for granted
 MEAN = 2.0  # units of the ballast by which the norm's mean may be off; taken for granted
 SOFTMAX = 4.0  # units of a weight near 1 times a value: exponential, sum, division, product
 LEAST = 16.0  # logits that must be left: a leak of 1e-7 a token
+FIRST_NUMBERS = 4  # the layer from which on heads carry numbers, not codes
 _PAIRS = 4096  # levels up to which all pairs are enumerated
 _PART = 256  # rows of a table of pairs at once
 
@@ -213,7 +214,7 @@ class _Account:
         own = self.design.own_places()
         first, last = own["balance"]
         out[first:last] = float(self._nonzero()) / (last - first)
-        for name in ("plus", "minus"):
+        for name in ("ballast", "minus ballast"):
             out[own[name][0]] = self.design.ballast
         return out
 
@@ -254,7 +255,7 @@ class _Account:
 
     def _check_rest(self) -> None:
         """Norms, feed-forward maps and biases are what they should be; words and positions."""
-        expected = float(torch.tensor(self.design.norm_weight).to(self._dtype))
+        expected = float(torch.tensor(self.design.norm_weight, dtype=self._dtype))
         for name, tensor in self.tensors.items():
             held = tensor.double()
             if not bool(torch.isfinite(held).all()):
@@ -273,7 +274,7 @@ class _Account:
         self.error = words.max(0).values + turned.max(0).values
         self._check_apart()
         # The ballast is the same for all tokens; how far its two places are apart is a mean.
-        for name in ("plus", "minus"):
+        for name in ("ballast", "minus ballast"):
             place = self.design.own_places()[name][0]
             if float(self.error[place]) > self.u * self.design.ballast:
                 self.fail(f"the ballast ({name}) is off by {float(self.error[place]):.3g}")
@@ -337,9 +338,20 @@ class _Account:
         terms = q_error * k + q * k_error + q_error * k_error + (size + 1) * self.u * q * k
         errors = 2 * scale * terms.view(-1, size)
         self._unread(number, maps)
+        if number >= FIRST_NUMBERS:
+            self._check_carried(number, maps)
         for index, head in enumerate(self.design.layers[number]):
             self._head(number, index, head, errors[index])
         self._carry(number, maps)
+
+    def _check_carried(self, number: int, maps: _Maps) -> None:
+        """Where numbers are carried, values and outputs are the design's, bit for bit."""
+        for kind, what in (("v", "values"), ("o", "outputs")):
+            off = float(maps.off[kind].max())
+            if off:
+                self.fail(f"layer {number}: {what} of heads are off by {off:.3g}")
+        if bool(maps.off_biases["v"].any()):
+            self.fail(f"layer {number}: values of heads have a bias")
 
     def _unread(self, number: int, maps: _Maps) -> None:
         """Heads that the design leaves idle must write nothing."""
