@@ -70,6 +70,32 @@ CELLS.append(("docs/errata.md", "heads", "their_script", "mse", {"heads": 4}))
 
 # Page, kind, what it is, and the numbers as they are printed (or whole sentences of them).
 STATED: list[tuple[str, str, str, list[str]]] = [
+    ("docs/certificates.md", "defined", "tests/mutants/drawn.py", ["25 are drawn"]),
+    ("docs/components.md", "asserted", "the cell above", ["1e-10"]),
+    ("docs/expectile.md", "asserted", "the cell above", ["1e-10"]),
+    ("docs/how_it_works.md", "asserted", "the cell above", ["1e-10"]),
+    ("docs/regression.md", "asserted", "the cell above", ["1e-10"]),
+    ("docs/text_computer.md", "defined", "the default numbers", ["1/128 apart", "127"]),
+    ("docs/text_computer.md", "defined", "bits of the balls", ["300"]),
+    (
+        "docs/text_computer.md",
+        "theirs",
+        "the systems' own pages",
+        ["140", "146", "164", "30,000", "36", "38", "1024", "2048", "29", "13", "1.1"],
+    ),
+    ("src/iceform/cli/commands/plan.py", "defined", "an example", ["64"]),
+    (
+        "src/iceform/targets/text/certificate.py",
+        "defined",
+        "float64's roundoff times the terms of a sum",
+        ["whose own rounding is some 1e-13 of them"],
+    ),
+    (
+        "src/iceform/targets/text/machine.py",
+        "asserted",
+        "tests/test_readme.py runs it",
+        ["1.5", "2.25"],
+    ),
     ("*", "defined", "versions that pyproject.toml asks for", ["3.11"]),
     ("*", "theirs", "the paper's address", ["2508.17550"]),
     ("*", "theirs", "the paper's section on linear layers", ["4.3"]),

@@ -16,6 +16,7 @@ from estimator_tests.sklearn import scoreboard as estimators
 
 from tests.attacks import __main__ as attacks
 from tests.claims.scan import ROOT
+from tests.mutants import __main__ as mutants
 from tests.mutants.mutants import MUTANTS
 from tests.networks import attack, figures, scoreboard
 
@@ -123,6 +124,8 @@ BLOCKS = (
           lambda: _attacks("ordinary")),
     Block("docs/certificates.md", "mutants", "make mutants",
           ROOT / "tests" / "mutants" / "mutants.py", _mutants),
+    Block("docs/certificates.md", "drawn mutants", "python -m tests.mutants --random all",
+          mutants.KEPT, mutants.kept_table),
     Block("docs/scikit_learn.md", "scoreboard", "python -m estimator_tests.sklearn.scoreboard",
           estimators.ROWS, lambda: estimators.table(_json(estimators.ROWS))),
 )  # fmt: skip

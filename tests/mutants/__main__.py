@@ -23,6 +23,9 @@ from tests.mutants.mutant import ROOT
 from tests.mutants.mutants import MUTANTS
 
 PAGE = ROOT / "docs" / "certificates.md"
+KEPT = (
+    ROOT / "results" / "pages" / "drawn-mutants.jsonl"
+)  # verdicts of the draw that the page shows
 BEGIN, END = "<!-- mutants: begin -->", "<!-- mutants: end -->"
 BEGIN_DRAWN, END_DRAWN = "<!-- drawn mutants: begin -->", "<!-- drawn mutants: end -->"
 
@@ -110,10 +113,17 @@ def drawn_table(verdicts: Drawn) -> str:
     return "\n".join(lines)
 
 
+def kept_table() -> str:
+    """The table of the page's own draw: those of it that have a verdict."""
+    known = _verdicts(KEPT)
+    chosen = [fault.key for folder in FOLDERS for fault in drawn(folder, SEED)]
+    return drawn_table({key: known[key] for key in chosen if key in known})
+
+
 def random_ones(folders: Sequence[str], seed: int, workers: int, kept: Path | None) -> int:
     """Draw, run, print; write down the draw that the page is about."""
     folders = FOLDERS if folders == ["all"] else folders
-    kept = kept or ROOT / "out" / "mutants" / f"drawn-{seed}.jsonl"
+    kept = kept or (KEPT if seed == SEED else ROOT / "out" / "mutants" / f"drawn-{seed}.jsonl")
     verdicts = draw(folders, seed, workers, kept)
     shown = drawn_table(verdicts)
     print(shown)
