@@ -26,7 +26,7 @@ class Mutant:
     name
         What is wrong with the program then.
     path
-        The file, under ``src/iceform``.
+        The file, under ``src/iceform``; one of a package begins with the package's name.
     before, after
         The text that is replaced; it must stand there exactly once.
     tests
@@ -39,9 +39,14 @@ class Mutant:
     after: str
     tests: tuple[str, ...]
 
+    @property
+    def file(self) -> str:
+        """The file below the folder that holds the packages."""
+        return self.path if self.path.startswith("iceform_") else f"iceform/{self.path}"
+
     def apply(self, source: Path) -> None:
         """Change a copy of the source."""
-        path = source / "iceform" / self.path
+        path = source / self.file
         text = path.read_text(encoding="utf-8")
         if text.count(self.before) != 1:
             raise LookupError(
@@ -60,7 +65,7 @@ class Mutant:
         """
         with TemporaryDirectory() as folder:
             source = Path(folder) / "src"
-            shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+            copy_sources(source)
             self.apply(source)
             killer = _verdict(_pytest(source, *self.tests))
         if killer is not None:
@@ -68,6 +73,13 @@ class Mutant:
             if _pytest(ROOT / "src", killer, *only).returncode != 0:
                 raise RuntimeError(f"{killer} fails without it too")
         return killer
+
+
+def copy_sources(folder: Path) -> None:
+    """The core and the packages beside each other."""
+    for tree in (ROOT / "src", *sorted(ROOT.glob("packages/*/src"))):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(tree, folder, ignore=ignored, dirs_exist_ok=True)
 
 
 def _pytest(source: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -62,7 +62,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a read that mixes samples counts as a read of one",
-        "algorithms/places.py",
+        "iceform_estimators/algorithms/places.py",
         "        clear = (spread <= 1 / (32 * self.digits)).all(1)",
         "        clear = (spread == spread).all(1)",
         ("packages/estimators/estimator_tests/algorithms/test_neighbours.py", "-k", "ties"),
@@ -271,7 +271,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a gradient does not pass through the network",
-        "machine/problem.py",
+        "iceform_estimators/machine/problem.py",
         "        return [self.machine.total(prompt), beyond]",
         "        f = prompt.table.function\n"
         "        looked = f(prompt.residuals())\n"
@@ -285,7 +285,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the host turns the gradient, and the samples in the prompt stay correlated",
-        "machine/problem.py",
+        "iceform_estimators/machine/problem.py",
         "        return self._mean(encoding, u, trial) + penalty",
         "        found = self._mean(self.encoding, within.back(u), trial)\n"
         "        return within.turned.mT @ found + penalty",
@@ -293,7 +293,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "soft thresholds do not pass through the network",
-        "algorithms/sparse.py",
+        "iceform_estimators/algorithms/sparse.py",
         "    left = u[active] - tau[active] * machine.look_up(table, ratio)",
         "    left = u[active] - tau[active] * ratio.clamp(-1, 1)",
         ("packages/estimators/estimator_tests/machine/test_weights_run.py",),
@@ -359,21 +359,21 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a line through some samples is taken for the optimum, whatever the dual says",
-        "algorithms/pinball.py",
+        "iceform_estimators/algorithms/pinball.py",
         "    if not room > 0:\n        return None, room\n",
         "",
         ("packages/estimators/estimator_tests/algorithms/test_quantile.py",),
     ),
     Mutant(
         "features are said to depend on each other without proof",
-        "machine/proofs.py",
+        "iceform_estimators/machine/proofs.py",
         'else cls((DEPENDENT,), "estimated")',
         "else cls()",
         ("packages/estimators/estimator_tests/machine/test_proofs.py", "-k", "told_apart"),
     ),
     Mutant(
         "whitened coordinates are not checked for rounding",
-        "machine/whitening.py",
+        "iceform_estimators/machine/whitening.py",
         "        return 1 - noise, 1 + noise",
         "        return 100.0, 1.0",
         ("packages/estimators/estimator_tests/machine/test_proofs.py",),
@@ -586,21 +586,21 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the gradient of a proof is taken as exact",
-        "machine/proofs.py",
+        "iceform_estimators/machine/proofs.py",
         "        error = self.encoding.weigh(lookup, y) @ size\n",
         "        error = 0 * self.encoding.weigh(lookup, y) @ size\n",
         ("packages/estimators/estimator_tests/machine/test_proofs.py", "-k", "gradient"),
     ),
     Mutant(
         "a Gram matrix of a proof is taken as exact",
-        "machine/proofs.py",
+        "iceform_estimators/machine/proofs.py",
         "    return (rows + chunks + 32) * _UNIT\n",
         "    return 0.0\n",
         ("packages/estimators/estimator_tests/machine/test_proofs.py",),
     ),
     Mutant(
         "eigenvectors of a proof are taken as exact",
-        "machine/problem.py",
+        "iceform_estimators/machine/problem.py",
         "        return (1 + _SLACK) * (apart + rounded * self.stretch**2)\n",
         "        return 0.0\n",
         ("packages/estimators/estimator_tests/machine/test_proofs.py", "-k", "eigenvalues"),
@@ -643,21 +643,21 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "directions that no sample sees are stepped along",
-        "machine/problem.py",
+        "iceform_estimators/machine/problem.py",
         "        return torch.cat([slope[: self.rank], slope.new_zeros(len(slope) - self.rank)])\n",
         "        return slope\n",
         ("packages/estimators/estimator_tests/machine/test_coordinates.py",),
     ),
     Mutant(
         "data that change between two passes are certified",
-        "machine/sources.py",
+        "iceform_estimators/machine/sources.py",
         "        if found != first:\n",
         "        if False:\n",
         ("packages/estimators/estimator_tests/machine/test_marks.py",),
     ),
     Mutant(
         "what samples weigh is not read",
-        "machine/problem.py",
+        "iceform_estimators/machine/problem.py",
         "        return values if weights is None else values * weights\n",
         "        return values\n",
         ("packages/estimators/estimator_tests/sklearn/test_weights.py",),
@@ -707,36 +707,36 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a tolerance leaves out how logits round",
-        "tolerances/theorem.py",
+        "iceform_tolerance/theorem.py",
         "per_k = norms.scale * _sum(per_bias * norms.q, ",
         "per_k = norms.scale * _sum(0.0 * norms.q, ",
-        ("tests/tolerance/test_attention.py",),
+        ("packages/tolerance/tests/test_attention.py",),
     ),
     Mutant(
         "a tolerance leaves out that outputs are rounded",
-        "tolerances/layers.py",
+        "iceform_tolerance/layers.py",
         "    error = error + kind.output_unit * (size + error) * _OWN + kind.output_underflow\n",
         "",
-        ("tests/tolerance/test_layers.py",),
+        ("packages/tolerance/tests/test_layers.py",),
     ),
     # ------------------------------------------------------------------ algorithms' own proofs
     Mutant(
         "logits of a kernel average count as exact",
-        "algorithms/kernel.py",
+        "iceform_estimators/algorithms/kernel.py",
         "        tau = (dim + 8) * unit * self.gamma * terms + 8 * unit\n",
         "        tau = 0 * terms + 8 * unit\n",
         ("packages/estimators/estimator_tests/algorithms/test_neighbours.py", "-k", "kernel"),
     ),
     Mutant(
         "components are certified without their residual",
-        "algorithms/components.py",
+        "iceform_estimators/algorithms/components.py",
         "        out.append(((left.double().abs() + lost).norm()",
         "        out.append(((0 * left.double().abs() + lost).norm()",
         ("packages/estimators/estimator_tests/algorithms/test_components.py",),
     ),
     Mutant(
         "an answer that was moved is verified",
-        "machine/machine.py",
+        "iceform_estimators/machine/machine.py",
         "        return Verification(measured <= certified, measured, certified, flint.ctx.prec)\n",
         "        return Verification(True, measured, certified, flint.ctx.prec)\n",
         ("packages/estimators/estimator_tests/algorithms/test_verification.py",),
@@ -757,7 +757,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "labels of odd size are averaged as they are",
-        "machine/stream.py",
+        "iceform_estimators/machine/stream.py",
         "        units = torch.where(usual, 0, exponent_of(largest))\n",
         "        units = torch.zeros_like(exponent_of(largest))\n",
         (
@@ -775,9 +775,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "what underflows is left out of sums of either sign",
-        "backends/triton/sums.py",
+        "iceform_tolerance/sums.py",
         "unsure[:, None] * size + more[:, None] * under",
         "unsure[:, None] * size",
-        ("tests/tolerance/test_walking.py",),
+        ("packages/tolerance/tests/test_walking.py",),
     ),
 )

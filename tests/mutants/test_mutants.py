@@ -13,10 +13,11 @@ from tests.mutants.mutants import MUTANTS
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_replaces_what_is_there(mutant: Mutant):
-    text = (ROOT / "src" / "iceform" / mutant.path).read_text(encoding="utf-8")
-    assert text.count(mutant.before) == 1
+    trees = (ROOT / "src", *ROOT.glob("packages/*/src"))
+    (path,) = (tree / mutant.file for tree in trees if (tree / mutant.file).exists())
+    assert path.read_text(encoding="utf-8").count(mutant.before) == 1
     assert mutant.after != mutant.before
-    files = [test.split("::")[0] for test in mutant.tests if test.startswith("tests/")]
+    files = [test.split("::")[0] for test in mutant.tests if test.startswith(("tests/", "pack"))]
     assert files
     assert all((ROOT / file).exists() for file in files), files
 
@@ -31,8 +32,10 @@ def test_the_page_has_every_mutant_and_tests_that_are_there():
     rows = re.findall(r"^\| (.+?) \| `(\S+?)(?:::(\S+))?` \|$", shown, re.MULTILINE)
     assert [name for name, _, _ in rows] == [mutant.name for mutant in MUTANTS]
     inherited = (ROOT / "tests" / "conformance.py").read_text(encoding="utf-8")
+    folders = [ROOT / "tests", *ROOT.glob("packages/*/*tests")]
     for _, file, test in rows:
-        text = (ROOT / "tests" / file).read_text(encoding="utf-8") + inherited
+        (found,) = (folder / file for folder in folders if (folder / file).exists())
+        text = found.read_text(encoding="utf-8") + inherited
         assert f"def {test.rpartition('::')[2]}(" in text, (file, test)
 
 
