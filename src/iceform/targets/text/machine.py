@@ -209,10 +209,12 @@ class TextComputer:
         from transformers import GPT2Config, GPT2LMHeadModel
 
         config, tensors = self._written()
-        stock = GPT2LMHeadModel(GPT2Config(**config, attn_implementation=attention))
-        stock = stock.to(self.dtype).eval()
+        settings: Any = GPT2Config
+        make: Any = GPT2LMHeadModel
+        made: Any = make(settings(**config, attn_implementation=attention))
+        stock: GPT2LMHeadModel = made.to(self.dtype).eval()
         stock.load_state_dict(tensors)
-        stock.generation_config.update(**self._generation())
+        made.generation_config.update(**self._generation())
         return stock
 
     @cached_property
