@@ -20,8 +20,6 @@ from iceform.targets.text.words import FUNCTIONS, PAIRS, TESTS, TextSizes
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel
 
-__all__ = ["Campaign", "forced", "random_text"]
-
 _MOST_LINES = 18
 _FILLED = 4  # cells of every array that have a value
 

@@ -46,8 +46,6 @@ from iceform.targets.text.layers import KIND, RECENT, SCORE, SHARP, TextLayers
 from iceform.targets.text.words import FUNCTIONS
 from iceform.validation import unit_roundoff
 
-__all__ = ["TextCertificate", "TextMargin", "certify"]
-
 NORM = 3.0  # units: a normalised feature is x times the root, plus the mean's share, times a weight
 ROOT = 4.0  # units by which the norm's root may be off; taken for granted
 MEAN = 2.0  # units of the ballast by which the norm's mean may be off; taken for granted

@@ -29,8 +29,6 @@ from iceform.attention import Features
 from iceform.targets.text.numbers import NumberFormat
 from iceform.targets.text.words import FUNCTIONS, TextSizes, TextWord
 
-__all__ = ["TextFeatures", "code"]
-
 PERIODS = 16  # ratio of the periods of positions
 _DIGIT = 4  # bits that are compared at once
 _SLOTS = {

@@ -20,8 +20,6 @@ from iceform.targets.text.features import SLOT_BITS, TextFeatures, code
 from iceform.targets.text.syntax import ProgramLine, ProgramText
 from iceform.targets.text.words import FUNCTIONS, MOST_TABLES, TextSizes, TextWord
 
-__all__ = ["carried", "sizes_with"]
-
 # What stands before each operand (0 a write word, 1 or 2 an operator), and the flags of a line.
 _SLOTS = {
     "copy": {"b": 0}, "+": {"a": 0, "b": 1}, "-": {"a": 0, "b": 1}, "*": {"a": 0, "b": 2},

@@ -36,8 +36,6 @@ from iceform.targets.design import Design, Head, Move, Row, Vocabulary
 from iceform.targets.text.features import SLOT_BITS, TextFeatures, code
 from iceform.targets.text.words import FUNCTIONS
 
-__all__ = ["TextLayers"]
-
 HEAD = 16  # numbers that a head carries
 SHARP = 256.0  # logits by which the token that is meant leads
 LOOK_BACK = 1024.0  # times 1 - cos(2 pi/16): a neighbour is 78 below

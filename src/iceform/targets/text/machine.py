@@ -48,8 +48,6 @@ from iceform.validation import check_choice, check_matmul_precision, full_precis
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
 
-__all__ = ["TextComputer"]
-
 KIND = "text computer"
 GENERATION = "generation_config.json"
 TRUTH = "ground_truth.json"
