@@ -309,6 +309,7 @@ MUTANTS = {
     "recency is forgotten": _scaled(2, "index", "q", 0.0),
     "the oldest write is read": _scaled(4, "read b", "k", -1.0),
     "off by one": _off_by_one,
+    "a maximum is blunt": _scaled(5, "a - b if positive", "q", 2.0**-20),
     "ties go down": _tie,
     "a bit of a factor is lost": _scaled(5, "times", "v", 0.0),
     "a function is wrong at one level": _word,

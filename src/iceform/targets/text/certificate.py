@@ -384,9 +384,10 @@ class _Account:
                 for e, (_, key) in zip(errors, head.logit, strict=False)
                 if list(key.reads) != [("start", 0)]
             )
-            error += self._stored(number, self.design.layers[number].index(head))
+            error += 2 * self._stored(number, self.design.layers[number].index(head))
         elif head.role == "a - b if positive":
-            error = self._own_error()
+            stored = self._stored(number, self.design.layers[number].index(head))
+            error = self._own_error() + 2 * stored
         elif first in ("times", "over"):
             what = f"{first} a power of two"
         elif first in FUNCTIONS:
