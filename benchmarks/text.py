@@ -44,7 +44,7 @@ def campaign(
 def speed(computer: TextComputer, batch: int, count: int, device: str) -> None:
     """Tokens per second of generate(), and of random weights of the same shape."""
     network = computer.model().to(device)
-    config = {**computer.config(), "eos_token_id": None, "pad_token_id": 0}
+    config = {**computer.config(), "eos_token_id": None}
     drawn = GPT2LMHeadModel(GPT2Config(**config)).to(device, computer.dtype).eval()
     loop = "1: n = n + 1\n2: s = s * 0.5 goto 1\nn = 0 s = 1"
     asked = computer.tokenizer(loop, return_tensors="pt").input_ids.to(device)

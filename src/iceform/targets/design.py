@@ -5,14 +5,14 @@ rows: pairs (query row, key row) whose products add up to the logit, and values,
 it is added in the stream. A row reads features with coefficients and may add a constant (a bias:
 exact, whatever the norm does).
 
-A stream holds the features in one of two ways. *Mirrored*: every feature f twice, as f in the
+A stream holds features in one of two ways. *Mirrored*: every feature f twice, as f in the
 first half of the stream and as -f in the second (``rounding`` says why). A coefficient c of a row
 becomes c/2 and -c/2; a coefficient c of a write becomes c and -c. *Ballasted*, for norms with an
 epsilon that a trained model could have: every feature once, beside places that are none.
 Two hold +C and -C, so large that the norm's root hardly depends on the features; one, ``nil``, is
 always 0, and what a row reads is a difference to it, in which any mean cancels; the last ones,
-``balance``, share minus the sum of all features, so that the mean is 0 but for rounding. Between the
-heads stock blocks do nothing: the feed-forward maps are zero.
+``balance``, share minus the sum of all features, so that the mean is 0 but for rounding. Between
+the heads stock blocks do nothing: the feed-forward maps are zero.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import iceform as ice
 from iceform.errors import IceformError
 from iceform.targets.text import TEXTS, TextComputer
 from iceform.targets.text.campaign import Campaign, forced, random_text
+from iceform.targets.text.certificate import MEAN, NORM, ROOT
 from iceform.targets.text.features import TextFeatures
 from tests.targets.alone import alone
 
@@ -174,7 +175,7 @@ def test_bad_data_of_a_program_in_the_weights(data, said):
 
 @pytest.mark.parametrize(
     ("asked", "said"),
-    [({"do_sample": True}, "greedy"), ({"temperature": 0.7}, "greedy"), ({"num_beams": 4}, "greedy")],
+    [({"do_sample": True}, "greedy"), ({"temperature": 2}, "greedy"), ({"num_beams": 4}, "greedy")],
 )  # fmt: skip
 def test_decoding_otherwise_is_refused(small, asked, said):
     with pytest.raises(ice.errors.ParameterError, match=said):
@@ -217,6 +218,28 @@ def test_the_certificate_holds_and_says_why(small):
     assert certificate.enumerated["pairs of levels, each added, multiplied and compared"] == (
         form.count**2
     )
+
+
+def test_norms_are_as_taken_for_granted(small, network):
+    """The root and the mean of every norm, read off the ballast and the empty place."""
+    own, design = small.design.own_places(), small.design
+    unit = 2.0**-24
+    seen = []
+
+    def look(_, inputs, out):
+        seen.append(out.double().flatten(0, 1))
+
+    hooks = [b.ln_1.register_forward_hook(look) for b in network.transformer.h]
+    run = small.check(random_text(small.sizes, random.Random(11)))
+    forced(network, [run], Campaign())
+    for hook in hooks:
+        hook.remove()
+    out = torch.cat(seen)
+    off = (out[:, own["ballast"][0]] / design.ballast - 1).abs().max() / unit
+    mean = out[:, own["nil"][0]].abs().max()
+    deviation = next(s.value for s in small.certificate.derivation if s.symbol == "deviation")
+    assert float(off) <= ROOT + NORM + deviation / unit, float(off)
+    assert float(mean) <= MEAN * unit * design.ballast, float(mean)
 
 
 def test_every_level_has_a_code_of_its_own():
@@ -286,6 +309,7 @@ MUTANTS = {
     "recency is forgotten": _scaled(2, "index", "q", 0.0),
     "the oldest write is read": _scaled(4, "read b", "k", -1.0),
     "off by one": _off_by_one,
+    "a maximum is blunt": _scaled(5, "a - b if positive", "q", 2.0**-20),
     "ties go down": _tie,
     "a bit of a factor is lost": _scaled(5, "times", "v", 0.0),
     "a function is wrong at one level": _word,

@@ -5,8 +5,8 @@ over 2^top, its sign, the bits of its magnitude (one feature a bit for positive 
 negative ones), the code of the cell that it addresses if it is whole, and the value of every
 function of one operand at it.
 
-**Rounding.** A result is a multiple of a *granule*. In segment j, whose levels are :math:`2^j` units
-apart, a granule is at least so many steps: of a sum :math:`2^{-j}`, of a product
+**Rounding.** A result is a multiple of a *granule*. In segment j, whose levels are :math:`2^j`
+units apart, a granule is at least so many steps: of a sum :math:`2^{-j}`, of a product
 :math:`2^{-\text{bits}}` (:math:`2^{-\text{fraction}}` for j = 0), of c + a b
 :math:`2^{-\text{fraction} - j}`. All boundaries lie half a granule below the ties, so that ties go
 up and every result keeps its distance from them. Heads compare the result with each boundary: first
@@ -16,6 +16,7 @@ with those between segments, then, in steps, with those between the values of ea
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -361,7 +362,7 @@ def function_values(form: NumberFormat, name: str, values: np.ndarray) -> np.nda
     top = 2.0**form.top
     positive = np.where(values > 0, values, 1.0)
     other = np.where(values != 0, values, 1.0)
-    exact = {
+    exact: dict[str, Callable[[], np.ndarray]] = {
         "abs": lambda: np.abs(values),
         "sqrt": lambda: np.sqrt(np.maximum(values, 0)),
         "recip": lambda: np.where(values != 0, 1 / other, top),
@@ -374,8 +375,8 @@ def function_values(form: NumberFormat, name: str, values: np.ndarray) -> np.nda
         "cos": lambda: np.cos(values),
         "step": lambda: (values > 0).astype(float),
         "floor": lambda: np.floor(values),
-    }[name]()
-    return rounded(form, exact)
+    }
+    return rounded(form, exact[name]())
 
 
 def rounded(form: NumberFormat, values: np.ndarray) -> np.ndarray:
@@ -383,7 +384,8 @@ def rounded(form: NumberFormat, values: np.ndarray) -> np.ndarray:
     largest = form.largest / 2.0**form.fraction
     exponents = np.frexp(values)[1] - form.bits
     step = np.exp2(np.maximum(exponents, -form.fraction).astype(float))
-    return np.clip(np.floor(values / step + 0.5) * step, -largest, largest)
+    nearest: np.ndarray = np.floor(values / step + 0.5) * step
+    return nearest.clip(-largest, largest)
 
 
 def _power(least: float) -> float:

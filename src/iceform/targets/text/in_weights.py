@@ -68,7 +68,7 @@ def sizes_with(program: ProgramText) -> TextSizes:
 
 
 def carried(features: TextFeatures, program: ProgramText) -> Float[Tensor, "ids f"]:
-    """The features of all words, with the program in those of ``[1]``, ``[2]`` ... and the table."""
+    """The features of all words, with the program in those of ``[1]``, ... and the table."""
     out, sizes = features.word_features(), features.sizes
 
     def put(word: str, **values: Tensor | float) -> None:

@@ -185,7 +185,7 @@ class TextLayers:
         )  # fmt: skip
         yield from self._back(2, "operation", inner)
         turned = plus(*(reads(n) for n in ("minus", "word.max", "word.min")))
-        outer = [
+        outer: list[tuple[str | Row, str]] = [
             (turned, "line.negate"), ("word.max", "line.max"), ("word.min", "line.min"),
             ("slot", "line.a.slot"),
         ]  # fmt: skip

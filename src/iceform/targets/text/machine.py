@@ -207,12 +207,13 @@ class TextComputer:
         from transformers import GPT2Config, GPT2LMHeadModel
 
         config, tensors = self._written()
-        stock = GPT2LMHeadModel._from_config(
-            GPT2Config(**config), attn_implementation=attention, dtype=self.dtype
-        )
+        settings: Any = GPT2Config
+        make: Any = GPT2LMHeadModel
+        made: Any = make(settings(**config, attn_implementation=attention))
+        stock: GPT2LMHeadModel = made.to(self.dtype).eval()
         stock.load_state_dict(tensors)
-        stock.generation_config.update(**self._generation())
-        return stock.eval()
+        made.generation_config.update(**self._generation())
+        return stock
 
     @cached_property
     def _network(self) -> GPT2LMHeadModel:
@@ -255,8 +256,9 @@ class TextComputer:
         check_matmul_precision(self.dtype)
         self.attest(stock)
         asked = self.tokenizer(texts, padding=True, return_tensors="pt").to(stock.device)
+        generate: Any = stock.generate  # type: ignore[misc]
         with kernels(stock.device), torch.no_grad():
-            made = stock.generate(
+            made = generate(
                 asked.input_ids, attention_mask=asked.attention_mask, do_sample=False, num_beams=1,
                 max_length=asked.input_ids.shape[1] + max(len(run.words) for run in runs),
             )  # fmt: skip
@@ -425,12 +427,12 @@ run = pipeline("text-generation", path)
 print(run({example!r}, return_full_text=False)[0]["generated_text"])
 ```
 
-{layers} layers of {heads} heads, width {hidden}, {words} words, {positions} positions. Numbers: steps
-of {step} near 0, then {bits} significant bits, up to {largest}.
+{layers} layers of {heads} heads, width {hidden}, {words} words, {positions} positions. Numbers:
+steps of {step} near 0, then {bits} significant bits, up to {largest}.
 
-What is unusual: the feed-forward maps are zero, two entries of the stream hold +-{ballast:g}, and it
-must run in {dtype}: half precision does not hold its scores. Greedy decoding only. Batches are padded
-on the left, with an attention mask.
+What is unusual: the feed-forward maps are zero, two entries of the stream hold +-{ballast:g}, and
+it must run in {dtype}: half precision does not hold its scores. Greedy decoding only. Batches are
+padded on the left, with an attention mask.
 
 What each head, feature and token is for is in `ground_truth.json`.
 
