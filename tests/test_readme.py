@@ -31,7 +31,7 @@ def test_python_blocks_run_in_order_and_then_the_shell(capfd, tmp_path, monkeypa
         capture_output=True, text=True, check=False, env=alone, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "s = 2.25 [end]" in done.stdout
+    assert "s = 2.25" in done.stdout
 
 
 def test_make_targets_exist():
