@@ -45,7 +45,7 @@ _VALUES = {
     "squared_hinge": lambda z, o: (1 - z) * (1 - z) / 2 if z < 1 else 0 * z,
 }
 _PATIENCE = 20  # seconds for a case: balls take their time where nothing settles
-_NAMES = [n for n in estimators.__all__ if n not in ("InContextPCA",)]
+_NAMES = [n for n in estimators.ESTIMATORS if n not in ("InContextPCA",)]
 
 
 def _drawn_data(draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

@@ -58,7 +58,7 @@ def test_an_objective_is_bounded_at_the_numbers_that_are_returned(far):
 def test_of_several_fits_the_weakest_kind_is_told():
     """The largest bound may be proven where a smaller one is only estimated."""
     model = InContextLinearSVC().fit(X, np.arange(12) % 3)
-    first = model.certificate_._verifier.found
+    first = model.certificate_._verifier.every[0]._verifier.found
     proven = replace(first.certificate, error=1.0)
     guessed = replace(first.certificate, kind="estimated", assumptions=("a guess",), error=0.5)
     found = [replace(first, certificate=one, _predict=None) for one in (proven, guessed)]

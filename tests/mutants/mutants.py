@@ -715,7 +715,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a tolerance leaves out that outputs are rounded",
         "iceform_tolerance/layers.py",
-        "    error = error + kind.output_unit * (size + error) * _OWN + kind.output_underflow\n",
+        "    error = error + kind.output_unit * most + kind.output_underflow\n",
         "",
         ("packages/tolerance/tests/test_layers.py",),
     ),

@@ -225,7 +225,7 @@ REFUSED = {
     "too large to build": (
         CapacityError, lambda: Stream(10**6, 10**6).digest, "use a smaller machine",
     ),
-    "not a program": (ProgramError, lambda: Stream(3).run(3, *data()), "see iceform_estimators.alg"),
+    "not a program": (ProgramError, lambda: Stream(3).run(3, *data()), "see iceform_estimators"),
     "a program of another machine": (
         ProgramError,
         lambda: Stream(3).run(algorithms.HopfieldRetrieval(), *data()),

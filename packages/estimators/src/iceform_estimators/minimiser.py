@@ -21,8 +21,8 @@ from iceform.certificates import Certificate, Ledger
 from iceform.errors import ShapeError
 from iceform.functions import Loss
 from iceform.functions.losses import loss_named
-from iceform.validation import check_positive
-from iceform_estimators.machine.problem import LinearProblem, Scaling
+from iceform.validation import check_positive, tensor_of
+from iceform_estimators.machine.problem import LinearProblem, Scaling, check_coefficients
 from iceform_estimators.machine.proofs import certificate_of, prove
 from iceform_estimators.machine.sources import ArraySource
 

@@ -38,6 +38,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from iceform.arithmetic import at_least, at_most
 from iceform.certificates import Step
 from iceform.targets.design import Head
 from iceform.targets.text.features import SLOT_BITS, code
@@ -102,7 +103,12 @@ class TextCertificate:
         lines += [f"  {reason}" for reason in self.failures]
         lines += ["where heads look (logits: gap - error = left)"]
         for m in self.margins:
-            lines.append(f"  {m.what:<44} {m.gap:>9.4g} - {m.error:<9.3g} = {m.left:<9.4g} {m.why}")
+            gap, error, left = (
+                at_least(m.gap, ".4g"),
+                at_most(m.error, ".3g"),
+                at_least(m.left, ".4g"),
+            )
+            lines.append(f"  {m.what:<44} {gap:>9} - {error:<9} = {left:<9} {m.why}")
         lines += ["", "how numbers are carried and rounded"]
         for s in self.derivation:
             lines.append(f"  {s.symbol:<24} = {s.value:<10.4g} {s.formula}")
