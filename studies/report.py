@@ -44,7 +44,7 @@ def _axes(width: float, height: float, columns: int = 1) -> tuple[Figure, list[A
         from matplotlib.figure import Figure
     except ModuleNotFoundError as missing:
         raise ProgramError(
-            f"the report needs {missing.name}; run pip install 'iceform[experiments]'"
+            f"the report needs {missing.name}; run pip install joblib iceform-estimators"
         ) from missing
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots(1, columns, squeeze=False)[0]

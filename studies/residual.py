@@ -281,7 +281,7 @@ def saturating(f: Callable[[Tensor], Tensor], flat: float, reach: float, eps: fl
         core.low - extra * h, core.high + extra * h, core.grid.cells + 2 * extra, core.grid.guards
     )
     values = torch.cat([ends[0].expand(extra), core.values, ends[1].expand(extra)])
-    table = replace(core, grid=grid, values=values, error=math.inf, _rounding={})
+    table = replace(core, grid=grid, values=values, error=math.inf, edges=None, _rounding={})
     proven = posterior_error(table, core.function, eps)
     return replace(table, error=proven.error, assumptions=proven.assumptions)
 

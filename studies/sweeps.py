@@ -290,7 +290,7 @@ def run(
         import joblib
     except ModuleNotFoundError as missing:
         raise ProgramError(
-            "sweeps over processes need joblib; run pip install 'iceform[experiments]'"
+            "sweeps over processes need joblib; run pip install joblib iceform-estimators"
         ) from missing
     with _cluster(dask):
         parallel = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")
@@ -330,7 +330,7 @@ def _cluster(address: str | None) -> Iterator[None]:
         from distributed import Client
     except ModuleNotFoundError as missing:
         raise ProgramError(
-            f"a Dask cluster needs {missing.name}; run pip install 'iceform[dask,experiments]'"
+            f"a Dask cluster needs {missing.name}; run pip install 'iceform-estimators[dask]'"
         ) from missing
     with Client(address), joblib.parallel_config("dask"):  # type: ignore[no-untyped-call]
         yield

@@ -74,10 +74,13 @@ def test_of_several_networks_the_row_nearest_to_its_limit_counts():
         return Attestation(digest, expected or digest, "fused", rows, difference, allowed)
 
     for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0)):
-        parts = [part("a", 2, 0.25), part("b", 3, 3e-4, 1e-3), part("c", 0, 0.0, 0.0)]
+        literal = replace(part("c", 0, 0.0, 0.0), literal=True)
+        parts = [part("a", 2, 0.25), part("b", 3, 3e-4, 1e-3), literal]
         found = Attestation.together([parts[i] for i in order])
         assert (found.rows, found.difference, found.allowed) == (5, 3e-4, 1e-3)
-        assert found.ok
+        assert found.ok is True
+        unseen = [*parts[:2], part("c", 0, 0.0, 0.0)]  # nothing of it was run again
+        assert Attestation.together([unseen[i] for i in order]).ok is None
     for wrong in (part("a", 1, 2.0), part("a", 1, math.nan)):
         found = Attestation.together([part("b", 1, 0.9), wrong, part("c", 1, 0.1)])
         assert not found.ok
@@ -116,7 +119,7 @@ def test_what_is_allowed_covers_the_terms_of_every_argument():
     terms = float((x @ w).max() + (y - table.grid.center).abs().max())
     both = [rounding_of(n).model(F64, table, terms, 2) for n in ("literal", "fused")]
     needed = 500.0 * sum(table.rounding(model) for model in both)
-    allowed = _look_up_allowance(prompt, "fused")
+    allowed = _look_up_allowance(prompt, "literal", "fused")
     assert needed <= allowed <= 20 * needed
     kept = replace(prompt, keep=1.0, gain=0.5), replace(prompt, keep=0.0, gain=0.5)
     more = _look_up_allowance(kept[0], "fused") - _look_up_allowance(kept[1], "fused")

@@ -1,11 +1,8 @@
 """The command line: what it prints, what it refuses, and how."""
 
 import json
-import re
 import runpy
-import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,7 +13,6 @@ import iceform
 from iceform import LOSSES, GradientStep, PrecisionError, cli
 from iceform.arithmetic import at_most
 from iceform.cli.app import app
-from iceform.cli.exits import EXTRAS
 from iceform.cli.planning import other_regime
 
 ROOT = Path(__file__).parents[2]
@@ -217,38 +213,3 @@ def test_the_studies_are_named_wherever_the_command_is_asked(words, inside, tmp_
     assert "run python -m studies" in refused("experiments", *words)
     assert (ROOT / "studies" / "__main__.py").is_file()
     assert "experiments" not in run("--help").stdout
-
-
-_BLOCKED = """
-import runpy, sys
-blocked = set(sys.argv.pop(1).split(","))
-sys.modules |= dict.fromkeys(blocked)
-runpy.run_module("iceform_estimators.tables", run_name="__main__")
-"""
-
-
-def brought(extra):
-    """Packages of an extra, those of the extras that it names included."""
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-        "optional-dependencies"
-    ]
-    found = set()
-    for need in extras[extra]:
-        name, _, inner = re.split("[<>=; ]", need)[0].partition("[")
-        found |= {name} if name != "iceform" else set()
-        found |= {p for one in inner.rstrip("]").split(",") if one for p in brought(one)}
-    return found
-
-
-def test_the_page_on_the_command_line_names_an_extra_that_brings_what_its_first_line_runs(tmp_path):
-    page = (ROOT / "docs" / "command_line.md").read_text(encoding="utf-8")
-    extra = re.search(r"`pip install 'iceform\[(\w+)\]'`", page)[1]
-    named = {"scikit-learn": "sklearn"}
-    here = {named.get(package, package) for package in brought(extra)}
-    absent = sorted(set(EXTRAS) - here)
-    assert "python -m iceform_estimators.tables ames.csv" in page
-    table = tmp_path / "ames.csv"
-    command = [sys.executable, "-c", _BLOCKED, ",".join(absent), str(table)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-500:]
-    assert table.stat().st_size > 0

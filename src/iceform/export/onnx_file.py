@@ -57,8 +57,11 @@ class TakesPrompts(Protocol):
         A token to which nothing attends, shape (features,).
     """
 
-    network: FrozenNetwork
-    plan: Plan
+    @property
+    def network(self) -> FrozenNetwork: ...
+
+    @property
+    def plan(self) -> Plan: ...
 
     @property
     def fewest_tokens(self) -> int: ...

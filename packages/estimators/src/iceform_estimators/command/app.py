@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import typer
 
@@ -13,7 +13,13 @@ from iceform_estimators.command.commands.inspect import inspect
 from iceform_estimators.command.commands.list import list_
 from iceform_estimators.command.commands.run import run
 
-COMMANDS = {"run": run, "list": list_, "explain": explain, "inspect": inspect, "demo": demo}
+COMMANDS: Mapping[str, Callable[..., None]] = {
+    "run": run,
+    "list": list_,
+    "explain": explain,
+    "inspect": inspect,
+    "demo": demo,
+}
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -3,7 +3,7 @@
 :func:`read` gives every column a type; :class:`Preparation` learns from the training rows alone how
 numbers are filled and scaled and which levels a text column has, and turns any rows with the same
 columns into a matrix. What is left out or filled in is said, never done in silence. Needs
-``iceform[tables]``.
+``iceform-estimators``.
 """
 
 from iceform_estimators.tables.columns import ames, table_from

@@ -21,7 +21,7 @@ const LOOKUP = ['regime', 'tokens', 'eps', 'sharpness'];
 // A page that stands alone runs the network, and leaves proofs of answers to the library.
 const UNPROVEN = standsAlone ? 'run iceform play' : 'no bound yet';
 const ABOUT = standsAlone
-  ? 'This page needs no server: the frozen network is an ONNX file that runs in your browser, in float64, and its digest is computed here. Tables and their errors were proven when the site was built. Proofs of answers, formulas of your own, Newton steps on large data and other settings of the computer need the library: pip install "iceform[web]", then iceform play.'
+  ? 'This page needs no server: the frozen network is an ONNX file that runs in your browser, in float64, and its digest is computed here. Tables and their errors were proven when the site was built. Proofs of answers, formulas of your own, Newton steps on large data and other settings of the computer need the library: pip install "iceform-playground", then iceform play.'
   : 'Gradients and look-ups are attention with the frozen weights above; what the host adds, and how errors are proven, is in the panel Certificate. The interface is open, at /openapi.json. Points stay in this page and in its link; the server keeps nothing.';
 
 const page = { state: null, answer: null, entry: null, frame: 0, runs: 0, digest: null, tool: '0', timer: 0, offer: null };
