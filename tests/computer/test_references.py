@@ -1,5 +1,7 @@
 """Parts that others are measured with, against plain Python: an error here would pass unnoticed."""
 
+# ruff: noqa: B008
+
 import math
 from fractions import Fraction
 
@@ -7,13 +9,13 @@ import pytest
 import torch
 
 from iceform.arithmetic.balls import balls_of
-from iceform.computer import proofs
+from iceform.computer import Computer, proofs
 from iceform.computer.bends import Bend
 from iceform.computer.compile import compile
 from iceform.computer.exact import Exact
 from iceform.computer.graph import Node
 from iceform.computer.growth import growths
-from iceform.computer.language import algorithm, maximum, mean, minimum, repeat, vector
+from iceform.computer.language import algorithm, apply, maximum, mean, minimum, repeat, vector
 from iceform.computer.proofs import Balls, ball_array
 from iceform.computer.ranges import Range
 from iceform.computer.scalars import Values
@@ -26,6 +28,7 @@ DEFINED = {
     "-": lambda a, b: a - b,
     "*": lambda a, b: a * b,
     "/": lambda a, b: a / b,
+    "^": lambda a, b: a**b,
     "neg": lambda a: -a,
     "clip": lambda a, low, high: min(max(a, low), high),
     "logcosh": lambda a: math.log(math.cosh(a)),
@@ -40,29 +43,71 @@ DEFINED = {
                                               "log1p", "sin", "sinh", "sqrt", "tan", "tanh")},
     "abs": abs,
 }  # fmt: skip
-OPERANDS = {"log": (0.25, 3.0), "sqrt": (0.25, 3.0), "log1p": (-0.75, 3.0)}
+OPERANDS = {"^": (0.25, 3.0), "log": (0.25, 3.0), "sqrt": (0.25, 3.0), "log1p": (-0.75, 3.0)}
 WIDE = (-30.0, -3.0, -0.75, 0.25, 1.5, 3.0, 30.0)
 
 
-@pytest.mark.parametrize("name", proofs._FUNCTIONS)
-def test_balls_hold_what_the_words_mean(name):
-    """Exact answers are made of these functions: each against its definition in Python."""
-    defined = DEFINED[name]
-    others = {"clip": (-0.5, 0.5), **dict.fromkeys(("+", "-", "*", "/", "max", "min"), (0.375,))}
-    more = others.get(name, ())
-    points = OPERANDS.get(name, WIDE)
-    numbers = [trees.Number(Fraction(value)) for value in more]
-    tree = trees.Operation(name, (trees.Variable(), *numbers))
+def assert_balls_hold(tree, defined, points):
     argument = Node("data", (), True, None, "y")
     node = Node("apply", (argument,), True, None, tree)
     given = ball_array(torch.tensor(points, dtype=torch.float64))
     with balls_of(128):
         found = Balls(1).compute(node, [given])
     for z, ball in zip(points, found, strict=True):
-        expected = defined(z, *more)
+        expected = defined(z)
         size = max(1.0, abs(expected))
         assert float(ball.rad()) <= UNIT * size
         assert abs(float(ball.mid()) - expected) <= 16 * UNIT * size, (z, ball, expected)
+
+
+@pytest.mark.parametrize("name", proofs._FUNCTIONS)
+def test_balls_hold_what_the_words_mean(name):
+    """Exact answers are made of these functions: each against its definition in Python."""
+    binary = dict.fromkeys(("+", "-", "*", "/", "^", "max", "min"), (0.375,))
+    others = {"clip": (-0.5, 0.5), **binary}
+    more = others.get(name, ())
+    numbers = [trees.Number(Fraction(value)) for value in more]
+    tree = trees.Operation(name, (trees.Variable(), *numbers))
+    assert_balls_hold(tree, lambda z: DEFINED[name](z, *more), OPERANDS.get(name, WIDE))
+
+
+@pytest.mark.parametrize(
+    ("text", "defined"),
+    [
+        ("pi*z", lambda z: math.pi * z),
+        ("z - e", lambda z: z - math.e),
+        ("z/3", lambda z: z / 3),
+        ("z^3", lambda z: z**3),
+        ("z^(-3)", lambda z: z**-3),
+        ("z^(7 - 8/2)", lambda z: z**3),
+        ("(z + 40)^(2/3)", lambda z: (z + 40) ** (2 / 3)),
+        ("(z + 40)^sqrt(2)", lambda z: (z + 40) ** math.sqrt(2)),
+        ("(z + 40)^pi", lambda z: (z + 40) ** math.pi),
+    ],
+)
+def test_balls_hold_numbers_and_powers(text, defined):
+    assert_balls_hold(Formula(text).tree, defined, WIDE)
+
+
+def test_a_named_exponent_is_the_number_and_not_its_float():
+    argument = Node("data", (), True, None, "y")
+    node = Node("apply", (argument,), True, None, Formula("z^pi").tree)
+    with balls_of(128) as flint:
+        (found,) = Balls(1).compute(node, [ball_array(torch.tensor([3.0]).double())])
+        assert found.overlaps((flint.arb(3).log() * flint.arb.pi()).exp())
+        assert float(found.rad()) < 1e-30
+
+
+@pytest.mark.parametrize("text", ["(z + 3)^(-3)", "(z + 3)^(2/3)", "(z + 3)^pi"])
+def test_programs_with_powers_run_and_are_within_what_is_stated(text):
+    def written(x, y):
+        return apply(Formula(text), y)
+
+    program = compile(algorithm(written), 1, 3)
+    y = torch.tensor([-0.5, 0.1, 0.9], dtype=torch.float64)
+    result = Computer.for_programs([program]).run(program, torch.zeros(3, 1), y)
+    off = float((result.value - Formula(text)(y)).abs().max())
+    assert 0 < off <= result.enclosure.error + 1e-14 <= program.certificate.error + 1e-14
 
 
 @pytest.mark.parametrize("width", [None, 1, 4])
