@@ -161,6 +161,25 @@ def test_functions_that_cannot_be_followed_are_estimated_by_their_rise(f):
     assert "is not enclosed" in found.assumptions[0]
 
 
+@pytest.mark.parametrize(("eps", "most"), [(None, 1 << 21), (1e-9, 1 << 21), (1.0, 1 << 20)])
+def test_an_estimate_costs_as_much_as_it_may_and_no_more(eps, most, monkeypatch):
+    """Intervals times window, of a function whose remainder falls only as the mesh does."""
+    f = ScalarFunction(lambda z: torch.from_numpy(torch.tanh(z).detach().numpy()), "f")
+    grid = Grid(-3.0, 3.0, 20, 4)
+    it = Interpolant(grid, 0.3, fit_values(f, grid, 0.3).values, "fitted", math.inf)
+    seen, sweep = [], posterior._mesh_sweep
+
+    def spy(it, f, per_cell):
+        seen.append(33 * it.grid.cells * per_cell)
+        return sweep(it, f, per_cell)
+
+    monkeypatch.setattr(posterior, "_mesh_sweep", spy)
+    monkeypatch.setattr(posterior, "_MESH_WORK", 1 << 21)
+    monkeypatch.setattr(posterior, "_MESH_POLISH", 1 << 20)  # once eps is held
+    posterior.estimated_error(it, f, eps)
+    assert seen[0] < most / 4 < seen[-1] <= most, seen
+
+
 @pytest.mark.parametrize(
     "rate", [300, *(pytest.param(rate, marks=pytest.mark.slow) for rate in (30, 60, 120))]
 )

@@ -31,6 +31,7 @@ from iceform.computer.graph import Graph, Node, Place, refuse, run
 from iceform.computer.ranges import Assumed, Ranges
 from iceform.errors import BoundError, PrecisionError
 from iceform.functions.formulas import trees
+from iceform.functions.formulas.functions import exact_value
 
 _BITS = 128  # to begin with
 _MOST_BITS = 1 << 13
@@ -108,6 +109,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "-": lambda a, b: a - b,
     "*": lambda a, b: a * b,
     "/": lambda a, b: a / b,
+    "^": lambda a, b: a**b,
     "neg": lambda a: -a,
     "abs": abs,
     "atan": lambda a: a.atan(),
@@ -141,17 +143,12 @@ def _evaluated(tree: trees.Node, z: Array) -> Array:
     if isinstance(tree, trees.Number):
         return np.full(z.shape, _number(tree), dtype=object)
     if tree.name == "^":
-        return _powered(_evaluated(tree.arguments[0], z), tree.arguments[1])
+        base, exponent = tree.arguments
+        value = exact_value(exponent, named=False)
+        if value is not None and value.denominator == 1:
+            return np.frompyfunc(lambda b: whole_power(b, int(value)), 1, 1)(_evaluated(base, z))
     parts = [_evaluated(a, z) for a in tree.arguments]
     return np.frompyfunc(_FUNCTIONS[tree.name], len(parts), 1)(*parts)
-
-
-def _powered(base: Array, exponent: trees.Node) -> Array:
-    assert isinstance(exponent, trees.Number)
-    value = exponent.value
-    if value.denominator == 1:
-        return np.frompyfunc(lambda b: whole_power(b, int(value)), 1, 1)(base)
-    return np.frompyfunc(lambda b: b ** _rational(value), 1, 1)(base)
 
 
 def _number(number: trees.Number) -> Any:
