@@ -235,12 +235,12 @@ def test_a_file_of_zeros_is_no_file_of_look_ups(tmp_path, name, dtype):
     """Margins hide tokens by logits of 2^50, which explain no difference of the others."""
     import onnx as onnx_package
 
-    from iceform.export.onnx_file import SHA, UNSIGNED, _compare, signed
+    from iceform.export.onnx_file import SHA, UNSIGNED, compare, signed
 
     thing = LOOK_UPS[name](dtype)
     path = onnx(thing, tmp_path / "right.onnx")
     runner = PromptRunner(thing.network if name == "stream" else thing).eval()
-    _compare(runner, session_of(path), path)
+    compare(runner, session_of(path), path)
     model = onnx_package.load(str(path))
     read, write = onnx_package.numpy_helper.to_array, onnx_package.numpy_helper.from_array
     for weight in model.graph.initializer:
@@ -250,4 +250,4 @@ def test_a_file_of_zeros_is_no_file_of_look_ups(tmp_path, name, dtype):
     own.value = UNSIGNED
     path.write_bytes(signed(model.SerializeToString()))
     with pytest.raises(IntegrityError, match="not a file of these weights"):
-        _compare(runner, session_of(path), path)
+        compare(runner, session_of(path), path)
