@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo play docs site notebooks tables test test-all attack mutants lint format clean
+.PHONY: help demo page play docs site notebooks tables test test-all attack mutants lint format clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -8,6 +8,7 @@ STAMP := $(VENV)/.stamp
 PACKAGES := packages/tolerance packages/estimators packages/playground
 BENCHMARKS := $(wildcard benchmarks/__main__.py)
 ARGS ?=
+PAGE := packages/playground/src/iceform_playground/built/index.html
 
 # Two processes of one thread each: many small tensors gain nothing from more threads.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
@@ -23,13 +24,18 @@ help: ## list the targets
 $(STAMP): pyproject.toml constraints.txt $(PACKAGES:%=%/pyproject.toml)
 	@echo "installing into $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0 -e ".[dev]" -e "packages/estimators[demo,dask]" -e packages/tolerance -e packages/playground
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0 -e ".[dev]" -e "packages/estimators[demo,dask]" -e packages/tolerance -e "packages/playground[build]"
 	@touch $@
 
 demo: $(STAMP) ## write out/report.html
 	$(BIN)/python -m iceform demo
 
-play: $(STAMP) ## open the playground
+$(PAGE): $(STAMP) $(wildcard packages/playground/src/iceform_playground/*.py packages/playground/src/iceform_playground/page/*)
+	OMP_NUM_THREADS=1 $(BIN)/python -m iceform_playground.site
+
+page: $(PAGE) ## build the playground's page; needs npm the first time
+
+play: $(PAGE) ## open the playground in a browser
 	$(BIN)/python -m iceform play $(ARGS)
 
 docs: $(STAMP) ## build the documentation into out/docs
@@ -43,7 +49,7 @@ notebooks: $(STAMP) ## run the tutorials and store their outputs
 	OMP_NUM_THREADS=1 PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.notebooks $(ARGS)
 
 tables: $(STAMP) ## fit the tables that ship with the library anew
-	OMP_NUM_THREADS=1 $(BIN)/python -m iceform_estimators.machine.shipped
+	OMP_NUM_THREADS=1 $(BIN)/python -m iceform_estimators.machine.build_tables
 
 test: $(STAMP) ## run the quick tests; ARGS="-k residual" picks some
 	$(PYTEST) $(ARGS)

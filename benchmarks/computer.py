@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.timing import machine, wall_ms
-from iceform.computer import Computer, Prompt, library
+from iceform.computer import Computer, ProgramPrompt, library
 from iceform.computer.compile import Program, compile
 
 _LR, _SECONDS = 0.5, 2.0
@@ -84,7 +84,9 @@ def literal(program: Program, lanes: int, width: int, dtype: torch.dtype, device
     _agree(computer, program, prompt, x, y)
 
 
-def _agree(computer: Computer, program: Program, prompt: Prompt, x: Tensor, y: Tensor) -> None:
+def _agree(
+    computer: Computer, program: Program, prompt: ProgramPrompt, x: Tensor, y: Tensor
+) -> None:
     exact = program.reference(x.double().cpu(), y.double().cpu(), lr=_LR, steps=10)
     for backend in ("literal", "fused"):
         run = computer.execute(prompt, backend=backend)

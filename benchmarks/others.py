@@ -42,7 +42,7 @@ def frozen_heads() -> list[dict[str, Any]]:
                     table = ice.Interpolant.hard(
                         lambda z: z, -float(d), float(d), cells=cells, sharpness=beta
                     )
-                head = ice.AttentionHead(
+                head = ice.paper.AttentionHead(
                     d, d, d, TOKENS, eps=None, interpolant=table,
                     regime="spectral" if beta is None else "hard",
                     grid_tokens=min(points, 24) if beta is None else None,
@@ -95,7 +95,7 @@ def gradient_descent() -> list[dict[str, Any]]:
             x = 2 * torch.rand(SAMPLES, FEATURES, generator=generator, dtype=torch.float64) - 1
             y = 2 * torch.rand(SAMPLES, generator=generator, dtype=torch.float64) - 1
             eta = 0.3
-            descent = ice.GradientDescent(
+            descent = ice.paper.GradientDescent(
                 loss, dim=FEATURES, samples=SAMPLES, lr=eta, steps=STEPS, w_bound=3.0, eps=None
             )
             w0 = torch.zeros(FEATURES, dtype=torch.float64)

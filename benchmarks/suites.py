@@ -19,10 +19,10 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 import iceform as ice
 import iceform_estimators
 from benchmarks.timing import Bench, busy, replayed, wall_ms
-from iceform.backends import loops, primitives, windowed
-from iceform.certificates import Witness
-from iceform.constructions.residual import Rates
-from iceform.interpolation import regimes
+from iceform.certificates import RecordingBackend
+from iceform.paper.residual import Rates
+from iceform.run import loops, primitives, windowed
+from iceform.tables import regimes
 
 __all__ = ["SUITES"]
 
@@ -119,7 +119,7 @@ def _as_called(bench: Bench, n: int, d: int, dtype: torch.dtype, load: str = "")
         return w - 0.1 / n * (x.T @ torch.tanh(x @ w - y))
 
     began = time.perf_counter()
-    em = ice.GradientStep(torch.tanh, 0.1, dim=d, samples=n, bound=1.0, eps=None, dtype=dtype)
+    em = ice.paper.GradientStep(torch.tanh, 0.1, dim=d, samples=n, bound=1.0, eps=None, dtype=dtype)
     built = 1e3 * (time.perf_counter() - began)
     called = partial(em, x, y, w)
     native()
@@ -153,12 +153,12 @@ def _native_compiled(
 
 
 def _literally(
-    bench: Bench, case: str, em: ice.GradientStep, data: tuple[Tensor, ...], base: float
+    bench: Bench, case: str, em: ice.paper.GradientStep, data: tuple[Tensor, ...], base: float
 ) -> None:
     """The same step by the matrices themselves, on some of the samples."""
     x, y, w = data
     some = min(len(x), 4096)
-    literal = ice.GradientStep(
+    literal = ice.paper.GradientStep(
         torch.tanh, 0.1, dim=x.shape[1], samples=some, bound=1.0, eps=None, dtype=em.dtype,
         backend="literal",
     )  # fmt: skip
@@ -221,7 +221,7 @@ def loop(bench: Bench) -> None:
     x = _uniform((n, d), dtype, device)
     truth = _uniform((d,), dtype, device) / d
     y = (x @ truth + 0.1 * _uniform((n,), dtype, device)).clamp(-1, 1)
-    em = ice.RidgeRegression(
+    em = ice.paper.RidgeRegression(
         1.0, dim=d, samples=n, largest=0.36, smallest=0.3, radius=0.5, steps=steps,
         schedule="constant", eps=None, dtype=dtype,
     )  # fmt: skip
@@ -272,7 +272,7 @@ def scaling(bench: Bench) -> None:
         _cost_against_samples(bench, d)
     if device.type == "cpu":
         for n in (4, 8, 16, 32):
-            em = ice.GradientStep("absolute", dim=4, samples=n, eps=1e-3, backend="literal")
+            em = ice.paper.GradientStep("absolute", dim=4, samples=n, eps=1e-3, backend="literal")
             data = [_uniform(s, torch.float64, device) / 2 for s in ((n, 4), (n,), (4,))]
             took = bench.time(partial(em, *data))
             bench.add("scaling", f"n={n} d=4 float64", "literal", took)
@@ -371,9 +371,9 @@ def networks(bench: Bench) -> None:
 def attestation(bench: Bench) -> None:
     """What attesting a run costs: weights hashed at its end, rows run again literally."""
     spent: list[float] = []
-    plain = Witness.attest
+    plain = RecordingBackend.attest
 
-    def timed(self: Witness) -> ice.Attestation:
+    def timed(self: RecordingBackend) -> ice.certificates.Attestation:
         begun = time.perf_counter()
         try:
             return plain(self)
@@ -388,7 +388,7 @@ def attestation(bench: Bench) -> None:
         "huber": iceform_estimators.algorithms.Huber(),
         "logistic": iceform_estimators.algorithms.Logistic(),
     }
-    with mock.patch.object(Witness, "attest", timed):
+    with mock.patch.object(RecordingBackend, "attest", timed):
         for name, program in programs.items():
             for n in (200, 10_000, 100_000):
                 x = _uniform((n, dim), torch.float64, bench.device)

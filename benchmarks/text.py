@@ -1,97 +1,238 @@
-"""``python -m benchmarks.text``: random programs against the text machine, and its speed.
+"""``python -m benchmarks.text COMMAND``: the text machine against its interpreter, and its speed.
 
-Random programs are run by the interpreter, then the network reads program and run in one pass, and
-at every position that it would have generated the highest score must be the interpreter's word
-(teacher forcing: the first wrong word, if there is one, is found as by ``generate()``). Printed:
-programs, tokens, wrong ones, and by how much the right word led at least. Then tokens per second
-of ``generate()``, alone and in a batch, beside a GPT-2 of the same shape with random weights in the
-same process.
+``forced``   random programs; the network reads program and run in one pass, and at every position
+             that it would have generated the highest score must be the interpreter's word (teacher
+             forcing: the first wrong word, if there is one, is found as by ``generate()``).
+``greedy``   random programs by plain ``generate()`` in batches.
+``library``  the algorithms of the library and the example texts on one saved folder, in a process
+             where iceform cannot be imported (:mod:`benchmarks.text_alone`).
+``speed``    tokens/s of ``generate()`` beside random weights of the same shape in the same run.
+
+Each keeps a JSON file (``--out``). ``forced`` and ``greedy`` go on where their file ends, batch
+after batch, until it holds as many tokens as asked for; a file of other weights is refused.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import platform
 import random
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 import torch
+import transformers
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from iceform.computer.library import EXAMPLES
+from iceform.errors import IceformError
 from iceform.targets.checking import kernels
-from iceform.targets.text.campaign import Campaign, forced, random_text
+from iceform.targets.text import TEXTS, AlgorithmText, text_of
+from iceform.targets.text.campaign import Campaign, forced, generated, random_text
 from iceform.targets.text.interpreter import TextRun
 from iceform.targets.text.machine import TextComputer
 
 __all__ = ["campaign", "main"]
 
+PAGES = Path(__file__).parents[1] / "results" / "pages"
+LONGEST = 2048  # tokens of an algorithm's text and run, for the library on a CPU
+GREEDY = 400  # tokens of a run up to which the library is generated too
+DRAWN = 8  # batches that are drawn together and sorted by length, so that rows end together
+
+
+def versions() -> dict[str, str]:
+    """Where a file was made."""
+    return {"torch": torch.__version__, "transformers": transformers.__version__,
+            "python": platform.python_version(), "processor": platform.machine()}  # fmt: skip
+
+
+# ------------------------------------------------------------------------------ random programs
+
+
+def drawn(
+    computer: TextComputer, seed: int, batch: int, longest: int, skip: int
+) -> Iterator[list[TextRun]]:
+    """Batches of random programs without end, from one on; each depends on seed and number.
+
+    Programs that take more than ``longest`` tokens with their run are left out.
+    """
+    block = skip // DRAWN
+    while True:
+        draw = random.Random(f"{seed} {block}")
+        runs: list[TextRun] = []
+        while len(runs) < batch * DRAWN:
+            run = computer.check(random_text(computer.sizes, draw))
+            runs += [run] * (run.tokens <= longest)
+        runs.sort(key=lambda run: run.tokens)
+        for number in range(DRAWN):
+            if block * DRAWN + number >= skip:
+                yield runs[number * batch : (number + 1) * batch]
+        block += 1
+
+
+Compare = Callable[[GPT2LMHeadModel, list[TextRun], Campaign], None]
+
 
 def campaign(
-    computer: TextComputer, seed: int, seconds: float, batch: int, device: str
-) -> Iterator[Campaign]:
-    """Batches of random programs until the time is up; the counts after each."""
-    draw, found = random.Random(seed), Campaign()
+    computer: TextComputer, compare: Compare, tokens: int, batch: int, longest: int, seed: int,
+    device: str, out: Path,
+) -> Campaign:  # fmt: skip
+    """Random programs until the file holds so many tokens; written after every batch."""
+    head = {"machine": repr(computer), "weights_sha256": computer.digest, "batch": batch,
+            "longest": longest, "seed": seed}  # fmt: skip
+    found, done, seconds = Campaign(), 0, 0.0
+    if out.exists():
+        kept = json.loads(out.read_text())
+        if {k: kept[k] for k in head} != head:
+            raise SystemExit(f"{out} is of other weights, batches or seed; move it away")
+        found, done, seconds = Campaign(**kept["found"]), kept["batches"], kept["seconds"]
     network = computer.model().to(device)
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        runs: list[TextRun] = []
-        while len(runs) < batch:
-            runs.append(computer.check(random_text(computer.sizes, draw)))
-        forced(network, runs, found)
-        yield found
+    batches = drawn(computer, seed, batch, longest, done)
+    while found.tokens < tokens:
+        began = time.perf_counter()
+        compare(network, next(batches), found)
+        done, seconds = done + 1, seconds + time.perf_counter() - began
+        content = {**head, **versions(), "device": str(network.device), "batches": done,
+                   "seconds": round(seconds, 2), "found": asdict(found)}  # fmt: skip
+        out.write_text(json.dumps(content, indent=1))
+        print(found.explain(), flush=True)
+    return found
 
 
-def speed(computer: TextComputer, batch: int, count: int, device: str) -> None:
-    """Tokens per second of generate(), and of random weights of the same shape."""
+# ---------------------------------------------------------------------------------- the library
+
+
+def algorithm_text(name: str) -> tuple[AlgorithmText, dict[str, Any]]:
+    """An example of the library as a text, with as many steps and samples as ``LONGEST`` allows."""
+    e = EXAMPLES[name]
+    settings, samples = dict(e.settings), len(e.X)
+    while True:
+        smallest = settings.get("steps", 1) == 1
+        try:
+            found = text_of(e.algorithm, e.X[:samples], e.y[:samples], **settings)
+            if found.tokens <= LONGEST or (smallest and samples == 1):
+                plain = {k: v for k, v in settings.items() if isinstance(v, int)}
+                return found, {**plain, "samples": samples}
+        except IceformError:
+            if smallest:
+                raise
+        if smallest:
+            samples = max(1, samples // 2)
+        else:
+            settings["steps"] = max(1, settings["steps"] * 7 // 8)
+
+
+def library_texts() -> Iterator[tuple[str, str, TextRun, dict[str, Any]]]:
+    """Name, text, run and settings of everything that is run on the library's machine."""
+    computer = TextComputer.library()
+    for name, text in TEXTS.items():
+        yield name, text, computer.check(text), {}
+    for name in EXAMPLES:
+        found, settings = algorithm_text(name)
+        yield name, str(found), found.run, settings
+
+
+def library(out: Path) -> bool:
+    """Everything on one saved folder, in a process without iceform."""
+    computer = TextComputer.library()
+    rows = sorted(library_texts(), key=lambda row: row[2].tokens)
+    with tempfile.TemporaryDirectory() as place:
+        folder, asked, found = (Path(place) / n for n in ("machine", "asked.json", "found.json"))
+        computer.save(folder)
+        texts = [
+            {"name": name, "text": text, "run": list(run.words), "greedy": len(run.words) <= GREEDY}
+            for name, text, run, _ in rows
+        ]
+        asked.write_text(json.dumps(texts))
+        script = str(Path(__file__).with_name("text_alone.py"))
+        elsewhere = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+        command = [sys.executable, "-P", script, str(folder), str(asked), str(found)]
+        subprocess.run(command, check=True, env=elsewhere, cwd=place)
+        content = json.loads(found.read_text())
+    for row, (_, _, _, settings) in zip(content["rows"], rows, strict=True):
+        row["settings"] = settings
+    content = {"machine": repr(computer), "weights_sha256": computer.digest, **content}
+    out.write_text(json.dumps(content, indent=1))
+    return all(not row["wrong"] and row.get("greedy_equal", True) for row in content["rows"])
+
+
+# ---------------------------------------------------------------------------------------- speed
+
+
+def speed(computer: TextComputer, count: int, device: str, out: Path) -> None:
+    """Tokens/s of generate() by batch and cache, and of random weights of the same shape."""
     network = computer.model().to(device)
     config = {**computer.config(), "eos_token_id": None}
-    drawn = GPT2LMHeadModel(GPT2Config(**config)).to(device, computer.dtype).eval()
+    plain = GPT2LMHeadModel(GPT2Config(**config)).to(device, computer.dtype).eval()
     loop = "1: n = n + 1\n2: s = s * 0.5 goto 1\nn = 0 s = 1"
     asked = computer.tokenizer(loop, return_tensors="pt").input_ids.to(device)
-    for rows in (1, batch):
-        seconds = [_generate(net, asked.expand(rows, -1), count) for net in (network, drawn)]
-        print(
-            f"{rows} at a time: {rows * count / seconds[0]:,.0f} tokens/s, "
-            f"{seconds[1] / seconds[0]:.2f} times random weights of the same shape"
-        )
+    rows = []
+    for batch in (1, 8, 32):
+        for cache in ("dynamic", "static"):
+            prompt = asked.expand(batch, -1)
+            both = [_generate(net, prompt, count, cache) for net in (network, plain)]
+            rows.append({"batch": batch, "cache": cache, "tokens_s": batch * count / both[0],
+                         "random_weights_tokens_s": batch * count / both[1],
+                         "ratio": both[1] / both[0]})  # fmt: skip
+            print(rows[-1], flush=True)
+    content = {"machine": repr(computer), "weights_sha256": computer.digest, **versions(),
+               "device": device, "clock": "CPU time" if device == "cpu" else "wall",
+               "tokens": count, "rows": rows}  # fmt: skip
+    out.write_text(json.dumps(content, indent=1))
 
 
-def _generate(network: GPT2LMHeadModel, asked: torch.Tensor, count: int) -> float:
+def _generate(network: GPT2LMHeadModel, asked: torch.Tensor, count: int, cache: str) -> float:
+    """Seconds, the least of three; on a CPU of its time, which other work does not lengthen."""
+    clock = time.process_time if network.device.type == "cpu" else time.perf_counter
     times = []
     for _ in range(3):
-        start = time.perf_counter()
+        start = clock()
         with kernels(network.device), torch.no_grad():
-            network.generate(
+            network.generate(  # type: ignore[operator]
                 asked, attention_mask=torch.ones_like(asked), do_sample=False,
                 min_new_tokens=count, max_length=asked.shape[1] + count,
+                cache_implementation=cache, disable_compile=True,
             )  # fmt: skip
-        times.append(time.perf_counter() - start)
-    return sorted(times)[1]
+        times.append(clock() - start)
+    return min(times)
 
 
 def main() -> None:
     """Run what the command line asks for."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.text", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of random programs")
-    parser.add_argument("--batch", type=int, default=8)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.text", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("command", choices=("forced", "greedy", "library", "speed"))
+    parser.add_argument("--out", type=Path, help="default results/pages/text-COMMAND.json")
+    parser.add_argument("--tokens", type=int, default=100_000, help="of forced and greedy")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--longest", type=int, default=4096, help="tokens of a program and run")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--library", action="store_true", help="the float64 machine")
-    parser.add_argument("--tokens", type=int, default=96, help="generated to take the speed")
-    parser.add_argument("--every", type=float, default=60.0, help="seconds between lines")
+    parser.add_argument("--float64", action="store_true", help="the library's machine")
     asked = parser.parse_args()
-    computer = TextComputer.library() if asked.library else TextComputer()
-    print(computer, flush=True)
-    shown, found = time.monotonic(), Campaign()
-    for found in campaign(computer, asked.seed, asked.seconds, asked.batch, asked.device):
-        if time.monotonic() - shown > asked.every:
-            shown = time.monotonic()
-            print(found.explain(), flush=True)
-    print(found.explain())
+    out = asked.out or PAGES / f"text-{asked.command}.json"
+    if asked.command == "library":
+        raise SystemExit(not library(out))
+    computer = TextComputer.library() if asked.float64 else TextComputer()
+    if asked.command == "speed":
+        speed(computer, 48, asked.device, out)
+        return
+    compare = forced if asked.command == "forced" else generated
+    found = campaign(
+        computer, compare, asked.tokens, asked.batch, asked.longest, asked.seed, asked.device, out
+    )
     for text in found.failed[:3]:
         print(repr(text))
-    if asked.tokens:
-        speed(computer, asked.batch, asked.tokens, asked.device)
     raise SystemExit(1 if found.wrong else 0)
 
 

@@ -25,11 +25,11 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.timing import crowded, wall_ms
-from iceform_tolerance import attention, tolerance, walking
+from iceform_tolerance import attention, gpu, tolerance
 from iceform_tolerance.attack import DTYPES, attacked, row, tightness
-from iceform_tolerance.backends import BACKENDS, Backend
+from iceform_tolerance.backends import BACKENDS, KernelBackend
 from iceform_tolerance.cases import CASES, Shape, draw
-from iceform_tolerance.kind import Kind
+from iceform_tolerance.kind import KernelKind
 
 PARTS = ("attack", "kernels", "search", "walk", "cost")
 SEARCHED = ("random", "same sign", "paths")
@@ -103,7 +103,7 @@ def _machine(device: torch.device) -> str:
     return f"{place or platform.machine()}, torch {torch.__version__}"
 
 
-def _backends(device: torch.device) -> list[Backend]:
+def _backends(device: torch.device) -> list[KernelBackend]:
     names = ("sdpa", "math", "efficient", "flash") if device.type == "cuda" else ("sdpa", "math")
     return [BACKENDS[name] for name in names]
 
@@ -186,10 +186,10 @@ def _over_float64(
     case: str, shape: Shape, dtype: torch.dtype, device: torch.device, generator: torch.Generator
 ) -> dict[str, object] | None:
     problem = draw(case, shape, dtype, generator, device).problem()
-    kind = Kind.of(dtype, device=device)
-    if not walking.takes(problem, kind):
+    kind = KernelKind.of(dtype, device=device)
+    if not gpu.supports(problem, kind):
         return None
-    fast = walking.walked(problem, kind)
+    fast = gpu.walked(problem, kind)
     if fast is None:
         return None
     with mock.patch.object(attention, "takes", return_value=False):

@@ -35,10 +35,11 @@ os.environ["IPYTHONDIR"] = str(PROFILE.parent)
 
 
 def kept_outputs() -> Path:
-    """Where outputs of cells are kept: they depend on the library, and go when it changes."""
+    """Where outputs of cells are kept: they depend on the packages, and go when these change."""
     digest = hashlib.sha256()
-    for path in sorted(Path(iceform.__file__).parent.rglob("*.py")):
-        digest.update(path.read_bytes())
+    for folder in (ROOT / "src", *sorted(ROOT.glob("packages/*/src"))):
+        for path in sorted(folder.rglob("*.py")):
+            digest.update(path.read_bytes())
     place = ROOT / "out" / "cells" / digest.hexdigest()[:16]
     for old in set(place.parent.glob("*")) - {place}:
         shutil.rmtree(old)

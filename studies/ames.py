@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from iceform_estimators.tables import Category, Number, Table, ames
-from iceform_estimators.tables.table import is_number
+from iceform_estimators.tables import TableData, ames, is_number
 
 __all__ = ["Encoder", "houses", "number_columns"]
 
@@ -20,14 +19,14 @@ IDENTIFIERS = ("Order", "PID")
 
 
 @lru_cache(maxsize=1)
-def houses() -> Table:
+def houses() -> TableData:
     """All 2930 sales; row and parcel numbers are among the features, and kinds are numbers."""
     return ames(drop=("rownames",), text=())
 
 
-def number_columns(data: Table) -> list[str]:
+def number_columns(data: TableData) -> list[str]:
     """Features that are numbers, 36 of the 79; identifiers are no features."""
-    features = [name for name in data.columns if name not in IDENTIFIERS]
+    features = [name for name in data.features if name not in IDENTIFIERS]
     return [name for name in features if is_number(data.features[name])]
 
 
@@ -50,10 +49,10 @@ class Encoder:
     missing_level: bool = True
     identifiers: bool = False
 
-    def __call__(self, data: Table, fitted_on: NDArray[np.int64]) -> Tensor:
+    def __call__(self, data: TableData, fitted_on: NDArray[np.int64]) -> Tensor:
         """All rows encoded, with statistics and levels of the rows ``fitted_on`` alone."""
         numbers = number_columns(data)
-        texts = [n for n in data.columns if n not in (*numbers, *IDENTIFIERS)]
+        texts = [n for n in data.features if n not in (*numbers, *IDENTIFIERS)]
         if self.identifiers:
             numbers += IDENTIFIERS
         blocks = [_number(data.features[name], fitted_on) for name in numbers]
@@ -61,13 +60,20 @@ class Encoder:
         return torch.from_numpy(np.concatenate(blocks, 1))
 
     def _indicators(self, column: Any, fitted_on: NDArray[np.int64]) -> NDArray[np.float64]:
-        levels = tuple(sorted(column.dropna().unique()))
-        missing = int(column.isna().sum()) if self.missing_level else 0
-        block = Category(str(column.name), missing, levels, reference=levels[0]).encode(column)
+        levels = sorted(column.dropna().unique())[1:]
+        block = np.stack([np.asarray(column == level, dtype=np.float64) for level in levels], 1)
+        if self.missing_level and column.isna().any():
+            block = np.column_stack([block, np.asarray(column.isna(), dtype=np.float64)])
         block[:, ~block[fitted_on].any(0)] = 0.0
         return block
 
 
 def _number(column: Any, fitted_on: NDArray[np.int64]) -> NDArray[np.float64]:
-    learnt = Number.fitted(column.iloc[fitted_on], scale=True)
-    return learnt.encode(column) if learnt.features else np.zeros((len(column), 1))
+    learnt = column.iloc[fitted_on]
+    fill = float(np.median(learnt.dropna()))
+    known, values = (np.asarray(c.fillna(fill), dtype=np.float64) for c in (learnt, column))
+    if known.min() == known.max():
+        return np.zeros((len(values), 1))
+    largest = float(np.abs(known).max())  # divided by, so that no square overflows
+    size = largest * float((known / largest).std())
+    return np.asarray(((values - float(known.mean())) / size)[:, None])

@@ -18,7 +18,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from iceform.constructions import AttentionHead, TruncatedLinear
+from iceform.paper import AttentionHead, TruncatedLinear
 from studies.networks import Parameters, SelfAttention
 from studies.randomness import generator, permutation, shared, take
 from studies.study import (

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from iceform_estimators.tables.table import is_number
+from iceform_estimators.tables import is_number
 from studies.ames import IDENTIFIERS, houses
 
 __all__ = ["house_prices", "raw_house_prices", "rows_in_ames"]

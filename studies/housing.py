@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from iceform_estimators.machine import Machine
-from iceform_estimators.tables import Table
+from iceform_estimators.tables import TableData
 from studies.algorithms import centered, cross_validated, lasso, least_squares, ridge
 from studies.ames import Encoder, houses, number_columns
 from studies.house_prices import house_prices, rows_in_ames
@@ -185,7 +185,7 @@ def _split(spec: Spec, seed: int) -> NDArray[np.int64]:
     return order
 
 
-def _log_price(data: Table) -> Tensor:
+def _log_price(data: TableData) -> Tensor:
     return torch.log(torch.from_numpy(data.numbers()))
 
 

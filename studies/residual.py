@@ -16,9 +16,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from iceform.constructions import ResidualMap
 from iceform.errors import ProgramError
-from iceform.interpolation import Grid, Interpolant, posterior_error
+from iceform.paper import ResidualMap
+from iceform.tables import Grid, Interpolant, posterior_error
 from studies.networks import CrossAttention, Parameters
 from studies.randomness import generator, take
 from studies.study import (

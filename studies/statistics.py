@@ -396,7 +396,7 @@ def emulate(
     intercept: bool = False,
 ) -> Answers:  # fmt: skip
     """Lasso, ridge and least squares of one data set, three prompts of one machine."""
-    asked: dict[str, programs.Program] = {
+    asked: dict[str, programs.MachineProgram] = {
         "lasso": programs.Lasso(alpha_lasso, fit_intercept=intercept),
         "ridge": programs.Ridge(alpha_ridge, fit_intercept=intercept),
         "linear": programs.LinearRegression(fit_intercept=intercept),

@@ -17,8 +17,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from iceform import BoundError, Emulator, IntegrityError
-from iceform.attention import FrozenNetwork, LookUps, Prompt, unchecked
+from iceform.errors import BoundError, IntegrityError
+from iceform.heads import FrozenNetwork, LookUps, Prompt, unchecked
+from iceform.paper import Emulator
 
 REGIMES = ("spectral", "hard")
 DTYPES = (torch.float64, torch.float32)

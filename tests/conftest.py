@@ -29,16 +29,22 @@ if importlib.util.find_spec("beartype") is not None:  # a machine with a GPU may
     install_import_hook(
         [
             # Not the Triton kernels: the compiler reads their source as it stands.
-            "iceform.backends.primitives",
-            "iceform.backends.loops",
-            "iceform.backends.windowed",
-            "iceform.interpolation.regimes",
-            "iceform.interpolation.local",
-            "iceform.interpolation.posterior",
+            "iceform.run.primitives",
+            "iceform.run.loops",
+            "iceform.run.windowed",
+            "iceform.tables.regimes",
+            "iceform.tables.local",
+            "iceform.tables.posterior",
         ],
         "beartype.beartype",
     )
 pytest.register_assert_rewrite("tests.conformance")
+
+# Suites over the whole repository, which attack, pin and run packages and read pages about them.
+# All other tests are of the core, and need no package beside it.
+PACKAGES = ("iceform_estimators", "iceform_playground", "iceform_tolerance")
+if not all(map(importlib.util.find_spec, PACKAGES)):
+    collect_ignore = ["attacks", "claims", "pinned", "studies", "test_store.py"]
 
 
 def pytest_collection_finish() -> None:
@@ -57,6 +63,6 @@ def _seed() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _compiled() -> None:
     """Small look-ups do not wait for the compiler; here answers must not depend on when it ends."""
-    from iceform.backends import windowed
+    from iceform.run import windowed
 
     windowed.ready(torch.zeros(1 << 16, dtype=torch.float64))

@@ -6,17 +6,13 @@ system; the folder must then hold the old thing or the new one, whole, and it is
 """
 
 import errno
-import io
 import json
 import os
-import re
 import signal
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,11 +20,9 @@ from typing import Any
 import torch
 
 import iceform as ice
-import iceform_estimators
 from iceform import store, targets
 from iceform.cli.outputs import write_all
 from iceform.export import from_pretrained
-from iceform_estimators.command.app import app
 from studies.checkpoints import read_record, read_state, write_record, write_state
 from tests.mortal import Mortal
 
@@ -46,24 +40,14 @@ class Kind:
 
 
 def model() -> Kind:
-    first, second = (ice.GradientStep("squared", rate, dim=2, samples=3) for rate in (0.1, 0.2))
+    first, second = (
+        ice.paper.GradientStep("squared", rate, dim=2, samples=3) for rate in (0.1, 0.2)
+    )
     return Kind(
         (first, second),
         lambda thing, path: thing.save(path),
         lambda path: from_pretrained(path).certificate.error,
         (first.certificate.error, second.certificate.error),
-    )
-
-
-def machine() -> Kind:
-    small, large = (
-        iceform_estimators.Machine(dim=dim, layout="stream", tokens=9, samples=2) for dim in (2, 3)
-    )
-    return Kind(
-        (small, large),
-        lambda thing, path: thing.save(path),
-        lambda path: iceform_estimators.Machine.load(path).dim,
-        (2, 3),
     )
 
 
@@ -133,33 +117,8 @@ def report() -> Kind:
     )
 
 
-def run() -> Kind:
-    """``iceform run --report``, whole: a report has its last line and says how many rows."""
-
-    tables = []
-    for rows in (20, 40):
-        lines = [f"{i % 5},{i * i % 7},{i * i % 11}" for i in range(rows)]
-        tables.append(Path(tempfile.mkdtemp()) / "table.csv")
-        tables[-1].write_text("\n".join(["a,b,y", *lines, ""]), encoding="utf-8")
-
-    def keep(table: Path, path: Path) -> None:
-        path.mkdir(parents=True, exist_ok=True)
-        words = ["run", "ridge", "--data", table, "--target", "y", "--report", path / "page.html"]
-        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as said:
-            refused = app([str(word) for word in words], standalone_mode=False)
-        if refused:
-            raise OSError(said.getvalue())
-
-    def read(path: Path) -> str:
-        page = (path / "page.html").read_text(encoding="utf-8")
-        assert page.rstrip().endswith("</html>"), "half a page"
-        return re.findall(r"these (\d+) x 2", page)[0]
-
-    return Kind(tuple(tables), keep, read, ("16", "32"))  # a fifth is for the test
-
-
-_DEAR = ("run",)  # a whole fit for every save
-KINDS = {k.__name__: k for k in (model, machine, target, checkpoint, record, report, run)}
+# A library computes as it is read, and a process that has computed is not one to fork.
+KINDS = {k.__name__: k for k in (model, target, checkpoint, record, report)}
 
 
 def drafts(folder: Path) -> list[str]:
@@ -208,7 +167,7 @@ def kills(most: int, root: Path) -> dict[str, Any]:
         kind, folder = make(), root / name
         points = _points(kind, folder)
         commit = points.index("before replace")
-        for point in _chosen(points, 0 if name in _DEAR and most < len(points) else most):
+        for point in _chosen(points, most):
             kind.keep(kind.things[0], folder)
             assert not drafts(folder), (name, drafts(folder))  # swept by this writer
             _killed(kind, folder, point)
@@ -274,7 +233,7 @@ def full(count: int, root: Path) -> dict[str, Any]:
                 file.truncate(max(0, filler.stat().st_size - 4096))
             try:
                 kind.keep(kind.things[1], folder)
-            except (OSError, ice.IntegrityError) as refused:
+            except (OSError, ice.errors.IntegrityError) as refused:
                 found["refused" if "No space left" in str(refused) else repr(refused)] += 1
                 assert kind.read(folder) == kind.marks[0], name
             else:

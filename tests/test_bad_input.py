@@ -8,26 +8,28 @@ import pytest
 import torch
 
 import iceform as ice
-from iceform import (
+from iceform import IceformError
+from iceform.errors import (
     BoundError,
     CapacityError,
     DeviceError,
     DtypeError,
-    GradientDescent,
-    GradientStep,
-    IceformError,
     IntegrityError,
-    LeastSquares,
     ParameterError,
     PrecisionError,
     ProgramError,
-    ResidualMap,
-    RidgeRegression,
-    SampleGradients,
     ShapeError,
     TargetError,
 )
-from iceform.interpolation import regimes
+from iceform.paper import (
+    GradientDescent,
+    GradientStep,
+    LeastSquares,
+    ResidualMap,
+    RidgeRegression,
+    SampleGradients,
+)
+from iceform.tables import regimes
 
 F32, F64 = torch.float32, torch.float64
 NAN, INF = math.nan, math.inf
@@ -577,7 +579,7 @@ def test_losses_that_are_no_losses(build, loss):
 )
 def test_parameters_of_losses(name, parameters, message):
     with pytest.raises(ProgramError, match=message):
-        ice.loss_named(name, **parameters)
+        ice.expressions.loss_named(name, **parameters)
 
 
 @pytest.mark.parametrize(

@@ -30,20 +30,18 @@ RUN_BY_TESTS = {"studies.md": "tests/studies/test_studies.py"}
 # Modules whose public names the reference must have.
 PUBLIC = [
     "iceform",
-    "iceform.attention",
-    "iceform.constructions",
+    "iceform.errors",
+    "iceform.heads",
+    "iceform.paper",
     "iceform.export",
-    "iceform.functions.formulas",
-    "iceform.interpolation",
+    "iceform.expressions.formulas",
+    "iceform.tables",
     "iceform.networks",
     "iceform_estimators.algorithms",
     "iceform_estimators",
     "iceform_estimators.machine",
 ]
-NOT_OBJECTS = {
-    "__version__", "export", "interpolation", "algorithms", "targets",
-    "zoo",
-}  # fmt: skip
+NOT_OBJECTS = {"__version__", "algorithms", "errors", "paper", "plots", "targets"}
 
 
 @cache

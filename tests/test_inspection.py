@@ -7,10 +7,9 @@ import pytest
 import torch
 
 import iceform as ice
-import iceform_estimators
 from iceform.arithmetic import at_least
-from iceform.attention.inspection import trace_network
-from iceform_estimators.algorithms import KernelRegression
+from iceform.heads.inspection import trace_network
+from iceform.paper.library import KernelPrompts, PromptLibrary
 from tests.conformance import assert_within
 
 ROUNDING = 64 * torch.finfo(torch.float64).eps  # sums of a few dozen numbers of order one
@@ -30,31 +29,37 @@ def head_data(*batch: int):
 
 SIZES = {"dim": 3, "samples": 4}
 CASES = {
-    "residual map": (lambda: ice.ResidualMap(torch.tanh, **SIZES), residual_data),
-    "step": (lambda: ice.GradientStep("squared", 0.5, **SIZES), residual_data),
+    "residual map": (lambda: ice.paper.ResidualMap(torch.tanh, **SIZES), residual_data),
+    "step": (lambda: ice.paper.GradientStep("squared", 0.5, **SIZES), residual_data),
     "literal step": (
-        lambda: ice.GradientStep("squared", **SIZES, backend="literal"),
+        lambda: ice.paper.GradientStep("squared", **SIZES, backend="literal"),
         residual_data,
     ),
-    "loop": (lambda: ice.GradientDescent("squared", 3, 0.1, **SIZES, w_bound=2.0), residual_data),
+    "loop": (
+        lambda: ice.paper.GradientDescent("squared", 3, 0.1, **SIZES, w_bound=2.0),
+        residual_data,
+    ),
     "unrolled": (
-        lambda: ice.GradientDescent(
+        lambda: ice.paper.GradientDescent(
             "squared", 3, 0.1, **SIZES, w_bound=2.0, unrolled=True, schedule="nesterov", eps=None
         ),
         residual_data,
     ),
-    "hopfield residual": (lambda: ice.HopfieldResidual(torch.tanh, **SIZES), residual_data),
-    "hopfield step": (lambda: ice.HopfieldStep("squared", 0.5, **SIZES), residual_data),
+    "hopfield residual": (lambda: ice.paper.HopfieldResidual(torch.tanh, **SIZES), residual_data),
+    "hopfield step": (lambda: ice.paper.HopfieldStep("squared", 0.5, **SIZES), residual_data),
     "hopfield map": (
-        lambda: ice.HopfieldMap(torch.tanh, [1.0, 0.5, -0.5], samples=4),
+        lambda: ice.paper.HopfieldMap(torch.tanh, [1.0, 0.5, -0.5], samples=4),
         lambda *batch: (uniform(*batch, 4, 3),),
     ),
     "linear": (
-        lambda: ice.LinearLayer(3, 2, samples=4),
+        lambda: ice.paper.LinearLayer(3, 2, samples=4),
         lambda *batch: (uniform(*batch, 4, 3), uniform(*batch, 2, 3)),
     ),
-    "head, rows": (lambda: ice.AttentionHead(3, 2, 2, 4), head_data),
-    "head, embedding": (lambda: ice.AttentionHead(3, 2, 2, 4, encoding="embedding"), head_data),
+    "head, rows": (lambda: ice.paper.AttentionHead(3, 2, 2, 4), head_data),
+    "head, embedding": (
+        lambda: ice.paper.AttentionHead(3, 2, 2, 4, encoding="embedding"),
+        head_data,
+    ),
 }
 WITH_BLOCKS = {
     "residual map", "step", "literal step", "loop", "unrolled", "hopfield residual",
@@ -173,7 +178,7 @@ def test_the_leak_of_a_smaller_margin_is_what_strays(margin):
     """Margins that the constructions do not use, in their own layer: attention outside the block,
     summed up, is the leak that the margin says, and one more in the weights is one more of it.
     """
-    em = ice.ResidualMap(torch.tanh, **SIZES, eps=1e-2, z_range=(-4, 4))
+    em = ice.paper.ResidualMap(torch.tanh, **SIZES, eps=1e-2, z_range=(-4, 4))
     prompt = em.prompt(*residual_data())
     layout = dataclasses.replace(em.layout, margin=margin)
     layer = trace_network(layout.build(), prompt.tokens, roles=prompt.roles)["layers.1"].of(0)
@@ -189,7 +194,7 @@ def test_the_leak_of_a_smaller_margin_is_what_strays(margin):
 
 
 def test_only_what_belongs_to_no_block_has_no_margin():
-    em = ice.GradientStep("squared", 0.5, **SIZES)
+    em = ice.paper.GradientStep("squared", 0.5, **SIZES)
     layer = single(em, residual_data())["layers.1"]
     assert layer.queries == em.layout.roles
     of_block = torch.tensor([role.startswith("query of block") for role in layer.queries])
@@ -201,7 +206,7 @@ def test_only_what_belongs_to_no_block_has_no_margin():
 
 def test_longer_data_are_a_batch_of_prompts():
     """Eleven samples fill one prompt of eight and three places of the next."""
-    em = ice.GradientStep("squared", 0.5, dim=3, samples=11)
+    em = ice.paper.GradientStep("squared", 0.5, dim=3, samples=11)
     inputs = uniform(11, 3), uniform(11), uniform(3)
     trace = em.trace(*inputs)
     assert trace.tokens.shape[:-1] == (2, em.layout.count)
@@ -213,7 +218,7 @@ def test_longer_data_are_a_batch_of_prompts():
 
 
 def test_one_sample_in_a_hopfield_layer_has_nowhere_to_leak():
-    em = ice.HopfieldResidual(torch.tanh, dim=3, samples=1)
+    em = ice.paper.HopfieldResidual(torch.tanh, dim=3, samples=1)
     layer = em.trace(uniform(1, 3), uniform(1), uniform(3))["layers.1"]
     assert layer.smallest_margin == math.inf
     assert layer.largest_leak == 0
@@ -223,7 +228,7 @@ def test_one_sample_in_a_hopfield_layer_has_nowhere_to_leak():
 
 
 def test_heads_say_what_they_are_for():
-    em = ice.AttentionHead(3, 5, 2, 4)
+    em = ice.paper.AttentionHead(3, 5, 2, 4)
     first, second = em.network.layers
     assert first.heads[3].label == "K row 3"
     assert [head.label for head in second.heads] == list(second.labels)
@@ -265,7 +270,7 @@ def test_a_name_that_is_not_there():
     read = CASES["hopfield step"][0]().trace(*draw())["layers.1"]
     assert read.named("block").shape == (1, len(trace.roles), 4)
     assert dict(read.out_features.sizes) == {"retrieval": 4}
-    truncated = ice.TruncatedLinear(-1, 1, 3, **SIZES)
+    truncated = ice.paper.TruncatedLinear(-1, 1, 3, **SIZES)
     layer = truncated.trace(uniform(4, 3), uniform(3), uniform())["layers.0"]
     assert layer.out_features is None, "all its heads write the same feature"
 
@@ -289,49 +294,51 @@ def test_a_trace_prints_as_a_short_table():
 
 
 def test_a_network_without_an_emulator():
-    layer = ice.SoftmaxAttention(*(torch.eye(2).double()[None] for _ in range(4)))
-    network = ice.FrozenNetwork([layer], ice.Features.of(a=1, b=1))
+    layer = ice.heads.SoftmaxAttention(*(torch.eye(2).double()[None] for _ in range(4)))
+    network = ice.heads.FrozenNetwork([layer], ice.heads.Features.of(a=1, b=1))
     tokens = uniform(2, 2)
     trace = trace_network(network, tokens)
     assert trace.roles == ("token 0", "token 1")
     assert torch.equal(trace.named("b"), tokens[:, 1:])
-    with pytest.raises(ice.ShapeError, match=r"1 roles and 2 feature names .* \(2, 2\)"):
+    with pytest.raises(ice.errors.ShapeError, match=r"1 roles and 2 feature names .* \(2, 2\)"):
         trace_network(network, tokens, roles=["only one"])
 
 
 def test_inputs_are_checked_before_anything_is_built():
-    em = ice.GradientStep("squared", 0.5, **SIZES)
+    em = ice.paper.GradientStep("squared", 0.5, **SIZES)
     x, y, w = residual_data()
-    with pytest.raises(ice.BoundError):
+    with pytest.raises(ice.errors.BoundError):
         em.trace(x, y, 2 * w / w.abs().max())
-    with pytest.raises(ice.ShapeError):
+    with pytest.raises(ice.errors.ShapeError):
         em.trace(x[:3], y, w)
     assert "_network" not in em._modules
 
 
 def test_what_would_not_fit_is_refused_before_anything_is_built():
-    em = ice.GradientStep("squared", dim=1, samples=10**6, backend="literal")
+    em = ice.paper.GradientStep("squared", dim=1, samples=10**6, backend="literal")
     zeros = [torch.zeros(shape, dtype=torch.float64) for shape in ((10**6, 1), (10**6,), (1,))]
-    with pytest.raises(ice.CapacityError, match="a trace of the literal network"):
+    with pytest.raises(ice.errors.CapacityError, match="a trace of the literal network"):
         em.trace(*zeros)
     assert "_network" not in em._modules
     many = dataclasses.replace(em.prompt(*zeros), w=torch.zeros(10**4, 1, dtype=torch.float64))
-    with pytest.raises(ice.CapacityError, match=r"literal tokens of 1250000000 prompts.*chunks"):
+    with pytest.raises(
+        ice.errors.CapacityError, match=r"literal tokens of 1250000000 prompts.*chunks"
+    ):
         many.tokens  # noqa: B018
 
 
-def test_a_machine_shows_its_first_pass():
-    program = KernelRegression(2.0)
-    machine = iceform_estimators.Machine(2, 5, programs=[program])
+def test_a_library_shows_its_first_pass():
+    program = KernelPrompts(2.0)
+    machine = PromptLibrary(2, 5, algorithms=[program])
     x, y = uniform(5, 2), uniform(5)
     trace = machine.trace(program, x, y)
     assert torch.equal(trace.tokens, machine.prompt(program, x, y).tokens)
     assert torch.equal(trace.output, machine.network(trace.tokens))
-    target = program.targets(x, y)
+    target = program.target(x, y)
     got = trace.output[machine.padded(target).queries, : len(target.w_v)]
     attended, error = machine.attend(target)
     assert_within(got, attended, 2 * error, "the first pass")
-    with pytest.raises(ice.ProgramError):
+    with pytest.raises(ice.errors.ProgramError):
         machine.trace(program, uniform(50, 2), uniform(50))
 
 
@@ -358,7 +365,7 @@ def test_plain_hooks_see_what_a_trace_reports(case):
 
 
 def test_plain_hooks_run_with_the_literal_backend():
-    em = ice.GradientStep("squared", 0.5, **SIZES, backend="literal")
+    em = ice.paper.GradientStep("squared", 0.5, **SIZES, backend="literal")
     inputs = residual_data()
     with torch.no_grad():
         hook = em.network.layers[1].register_forward_hook(lambda _, args, out: out + 1)
@@ -374,7 +381,7 @@ def nnsight():
 
 @pytest.mark.parametrize("encoding", ["rows", "embedding"])
 def test_nnsight_sees_what_a_trace_reports(nnsight, encoding):
-    em = ice.AttentionHead(3, 2, 2, 4, encoding=encoding)
+    em = ice.paper.AttentionHead(3, 2, 2, 4, encoding=encoding)
     inputs = head_data()
     trace = em.trace(*inputs)
     model = nnsight.NNsight(em.network)
@@ -392,7 +399,7 @@ def test_nnsight_sees_what_a_trace_reports(nnsight, encoding):
 @pytest.mark.parametrize("row", [0, 1])
 def test_a_value_row_reaches_its_own_output_alone(nnsight, encoding, row):
     """Attention weights sum to one: what is added to V row r arrives in coordinate r."""
-    em = ice.AttentionHead(3, 2, 2, 4, encoding=encoding)
+    em = ice.paper.AttentionHead(3, 2, 2, 4, encoding=encoding)
     trace = em.trace(*head_data())
     at = trace["layers.0"].out_features[f"V row {row}"]
     model = nnsight.NNsight(em.network)
@@ -407,7 +414,7 @@ def test_a_value_row_reaches_its_own_output_alone(nnsight, encoding, row):
 
 def test_a_query_row_of_one_token_reaches_that_token_alone(nnsight):
     """Q row 0 of token 2 is read by query 2 alone."""
-    em = ice.AttentionHead(3, 2, 2, 4)
+    em = ice.paper.AttentionHead(3, 2, 2, 4)
     trace = em.trace(*head_data())
     at = trace["layers.0"].out_features["Q row 0"]
     model = nnsight.NNsight(em.network)

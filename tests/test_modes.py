@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 import iceform as ice
-import iceform_estimators
+from iceform.paper.library import HeadPrompts, PromptLibrary
 from iceform.validation import full_precision
-from iceform_estimators import InContextKNeighborsRegressor, InContextLogisticRegression, algorithms
 from tests.computer.programs import prompt_of
 from tests.conformance import MODES
 
@@ -37,41 +36,14 @@ def unchanged(run) -> None:
 
 
 @pytest.mark.parametrize("backend", ["fused", "literal"])
-def test_a_machine_in_rows(backend):
+def test_a_library_of_prompts(backend):
     x, _ = data(6, 2)
-    program = algorithms.Head(*(torch.eye(2, dtype=F32) for _ in range(3)))
+    program = HeadPrompts(*(torch.eye(2, dtype=F32) for _ in range(3)))
 
     def run():
-        machine = iceform_estimators.Machine(2, 6, programs=[program], dtype=F32, backend=backend)
+        machine = PromptLibrary(2, 6, algorithms=[program], dtype=F32, backend=backend)
         found = machine.run(program, x)
         return found.value, found.certificate.error
-
-    unchanged(run)
-
-
-@pytest.mark.parametrize("dtype", [F32, torch.float64])
-def test_a_machine_that_streams(dtype):
-    x, y = data(40, 3, torch.float64)
-
-    def run():
-        machine = iceform_estimators.Machine(4, layout="stream", dtype=dtype)
-        found = machine.run(algorithms.Ridge(0.1), x, y)
-        return found.value, found.certificate.error, found.intercept, found.predict(x)
-
-    unchanged(run)
-
-
-def test_estimators():
-    x, y = data(30, 2, torch.float64)
-    classes = (y > 0).numpy()
-
-    def run():
-        line = InContextLogisticRegression().fit(x.numpy(), classes)
-        near = InContextKNeighborsRegressor(3).fit(x.numpy(), y.numpy())
-        return (
-            line.coef_, line.certificate_.error, line.predict_proba(x.numpy()),
-            near.predict(x.numpy() + 0.01), near.certificate_.error,
-        )  # fmt: skip
 
     unchanged(run)
 
@@ -110,16 +82,10 @@ def test_what_was_on_is_on_again():
 
 
 _BEFORE_ANYTHING = """
-import numpy as np, torch
+import torch
 torch.set_default_device("meta")
 import iceform as ice
-from iceform_estimators import InContextHuberRegressor, InContextKNeighborsRegressor
-rng = np.random.default_rng(0)
-x = rng.normal(size=(20, 3))
-y = x.sum(1) + 0.1 * rng.normal(size=20)
 ice.Interpolant.fit(ice.Formula("tanh(pi*z)"), low=-2, high=2, eps=1e-6)
-assert InContextHuberRegressor().fit(x, y).certificate_.verify()
-InContextKNeighborsRegressor(2).fit(x, y).predict(x)
 
 @ice.algorithm
 def descent(x, y, *, lr=0.1):

@@ -44,11 +44,11 @@ def test_pythons_that_are_named_include_the_one_that_is_tried():
 SMOKE = """
 import torch
 import iceform as ice
-from iceform.interpolation.storage import SHIPPED
+from iceform.tables.storage import SHIPPED
 assert list(SHIPPED.glob("*.safetensors")), "no tables came along"
 it = ice.Interpolant.fit(torch.tanh, -4, 4, 1e-8)
 assert it.kind == "proven" and it.error <= 1e-8
-step = ice.GradientStep("squared", 0.5, dim=3, samples=8)
+step = ice.paper.GradientStep("squared", 0.5, dim=3, samples=8)
 assert step.certificate.kind == "proven" and step.certificate.error < 1e-5
 print(ice.__version__, ice.__file__)
 """

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import iceform as ice
-import iceform_estimators
+from iceform.paper.library import PromptLibrary, RidgePrompts
 
 X = torch.tensor([[0.5, -0.25], [0.75, 0.5], [-1.0, 0.125]]).double()
 Y = torch.tensor([0.5, 0.25, -0.5]).double()
@@ -25,12 +25,8 @@ def program():
     return ice.compile(descent, dim=2, samples=3)
 
 
-def machine():
-    return iceform_estimators.Machine(3, 8, 1e-6, layout="stream")
-
-
 def residual():
-    return ice.ResidualMap(torch.tanh, dim=2, samples=3)
+    return ice.paper.ResidualMap(torch.tanh, dim=2, samples=3)
 
 
 def in_context():
@@ -42,24 +38,21 @@ SHOWN = {
     "algorithm": (lambda: descent, "descent(x, y, *, lr=0.3, steps=3)"),
     "program": (program, "Program(descent, dim=2, samples=3, eps=1e-08: "),
     "computer": (lambda: ice.Computer.for_programs([program()]), "Computer(width="),
-    "machine": (machine, "Machine(dim=3, samples=8, eps=1e-06"),
-    "rows": (lambda: iceform_estimators.Machine(2, 3), "layout='rows'"),
+    "library": (lambda: PromptLibrary(2, 3), "PromptLibrary(dim=2, samples=3, eps=None"),
     "result": (
-        lambda: machine().run(iceform_estimators.algorithms.Ridge(), X, Y),
+        lambda: ice.Computer.for_programs([program()]).run(program(), X, Y),
         "in every entry (proven)",
     ),
     "certificate": (lambda: program().certificate, "in every entry (proven), float64"),
     "table": (lambda: ice.Interpolant.fit(torch.tanh, -1, 1, 1e-6), "tanh on [-1, 1]"),
     "look-ups": (lambda: residual().prompt(X, Y, W), "LookUps(3 samples of 2, Interpolant(tanh"),
     "prompt": (
-        lambda: iceform_estimators.Machine(2, 3).prompt(
-            iceform_estimators.algorithms.Ridge(), X, Y
-        ),
+        lambda: PromptLibrary(2, 3).prompt(RidgePrompts(), X, Y),
         "; features ",
     ),
     "specimen": (lambda: ice.zoo.load("attention-head"), "Specimen('attention-head': a softmax"),
     "network's certificate": (in_context, "in every entry (proven), float64"),
-    "construction": (lambda: ice.ResidualMap(torch.tanh, dim=2, samples=3), "(proven)"),
+    "construction": (lambda: ice.paper.ResidualMap(torch.tanh, dim=2, samples=3), "(proven)"),
 }
 
 
@@ -74,7 +67,7 @@ def test_an_interpreter_shows_sizes_and_bounds_on_a_few_lines(name):
 def test_printing_a_certificate_explains_it():
     certificate = program().certificate
     assert str(certificate) == certificate.explain()
-    attested = machine().run(iceform_estimators.algorithms.Ridge(), X, Y).attestation
+    attested = PromptLibrary(2, 3).run(RidgePrompts(), X, Y).attestation
     assert str(attested) == attested.explain()
 
 
@@ -83,7 +76,12 @@ def test_showing_a_result_computes_nothing():
         raise AssertionError("asked for")
 
     certificate = program().certificate
-    result = ice.Result(answer, certificate, ice.Attestation.none("of a test"), ice.Ledger())
+    result = ice.Result(
+        answer,
+        certificate,
+        ice.certificates.Attestation.none("of a test"),
+        ice.certificates.Ledger(),
+    )
     assert "when it is asked for" in repr(result)
 
 

@@ -20,7 +20,9 @@ def specimen(request):
 def test_names():
     assert "gd-logistic" in zoo.list()
     assert len(zoo.list()) >= 8
-    with pytest.raises(ice.ProgramError, match="no specimen 'dodo'; there are residual-tanh"):
+    with pytest.raises(
+        ice.errors.ProgramError, match="no specimen 'dodo'; there are residual-tanh"
+    ):
         zoo.load("dodo")
 
 
@@ -44,7 +46,7 @@ def test_every_head_has_one_fact(specimen):
     for fact in specimen.mechanism:
         assert fact.label in text
         assert specimen.fact(fact.label, fact.layer) is fact
-    with pytest.raises(ice.ProgramError, match="no head 'nose'"):
+    with pytest.raises(ice.errors.ProgramError, match="no head 'nose'"):
         specimen.fact("nose")
 
 

@@ -19,6 +19,12 @@ from sphinx.environment import BuildEnvironment
 from sphinx.util.nodes import make_refnode
 
 import iceform
+import iceform_estimators
+import iceform_tolerance
+
+PACKAGES = {
+    package.__name__: package for package in (iceform, iceform_estimators, iceform_tolerance)
+}
 
 
 def bound_by(node: ast.AST) -> Iterator[str]:
@@ -34,18 +40,19 @@ def bound_by(node: ast.AST) -> Iterator[str]:
 
 @cache
 def known_names() -> frozenset[str]:
-    """Every name that the library's source binds or imports, and Python's own."""
+    """Every name that the source of the packages binds or imports, and Python's own."""
     names = set(vars(builtins))
-    for path in Path(iceform.__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names.update(bound_by(node))
+    for package in PACKAGES.values():
+        for path in Path(package.__file__).parent.rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                names.update(bound_by(node))
     return frozenset(names)
 
 
 def exists(target: str) -> bool:
     """Whether a dotted name leads to something."""
     first, *rest = target.split(".")
-    if first != "iceform":
+    if first not in PACKAGES:
         return first in known_names()
     for length in range(len(rest), -1, -1):
         try:

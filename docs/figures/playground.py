@@ -1,5 +1,6 @@
 """Draw docs/images/playground.png: the page that ``iceform play`` serves, in Chromium.
 
+The page must be built: ``make page``.
 Run as ``python docs/figures/playground.py``.
 """
 
@@ -15,28 +16,22 @@ from pathlib import Path
 from playwright.sync_api import Page, expect, sync_playwright
 
 TARGET = Path(__file__).parents[1] / "images" / "playground.png"
-WINDOW = {"width": 1366, "height": 1430}
+WINDOW = {"width": 1366, "height": 1100}
 PATIENCE = 120_000  # milliseconds
 
 
 def show(page: Page, address: str) -> None:
-    """The page as it opens: a wave, ridge regression by momentum, every step proven.
-
-    It is opened twice: the first answer of a process also loads the library.
-    """
+    """The last step of the lesson: the text GPT-2 has run its example."""
     page.set_default_timeout(PATIENCE)
-    for _ in range(2):
-        page.goto(address)
-        expect(page.locator("#facts dd").first).to_contain_text("≤", timeout=PATIENCE)
-        page.locator("#tab-passes").click()
-        for busy in ("#board", "#panel"):
-            expect(page.locator(f"{busy}[aria-busy=true]")).to_have_count(0, timeout=PATIENCE)
-        page.wait_for_timeout(2000)  # plots are drawn
+    page.goto(address + "#lesson=11")
+    page.locator("#text-run").click()
+    expect(page.locator("#text-said")).to_contain_text("the end", timeout=PATIENCE)
+    page.locator(".written .word").nth(4).click()
 
 
 def main() -> None:
     """Serve it and take the picture."""
-    command = [sys.executable, "-m", "iceform", "play", "--port", "0", "--workers", "1"]
+    command = [sys.executable, "-m", "iceform", "play", "--port", "0", "--no-open"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         found = re.search(r"http://\S+", server.stdout.readline())

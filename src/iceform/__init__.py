@@ -1,267 +1,114 @@
-"""iceform: in-context emulation with frozen transformers.
+"""iceform: real-valued algorithms compiled into transformers, with a proven error.
 
-Every name is imported when it is first asked for.
+This file is the table of contents. A name is imported when it is first used, so that ``import
+iceform`` is quick and loads nothing that the caller does not need::
+
+    import iceform as ice
+
+    step = ice.paper.GradientStep("squared", dim=2, samples=8)
 """
 
-import sys
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from iceform import export, interpolation, targets, zoo
-    from iceform.attention import (
-        Features,
-        FrozenNetwork,
-        HopfieldLayer,
-        Lift,
-        LiftedAttention,
-        Prompt,
-        SoftmaxAttention,
-        unchecked,
-    )
-    from iceform.certificates import (
-        Attestation,
-        Certificate,
-        Enclosure,
-        Ledger,
-        Result,
-        Verification,
-    )
-    from iceform.computer import Computer
-    from iceform.computer.compile import Program, compile
-    from iceform.computer.language import (
-        algorithm,
-        attend,
-        bounded,
-        concat,
-        constant,
-        maximum,
-        mean,
-        minimum,
-        reciprocal,
-        repeat,
-        soft_threshold,
-        stored,
-        vector,
-        where,
-        while_,
-        zeros_like,
-    )
-    from iceform.constructions import (
-        MLP,
-        AttentionHead,
-        CompactStep,
-        Emulator,
-        GradientDescent,
-        GradientStep,
-        HopfieldMap,
-        HopfieldResidual,
-        HopfieldStep,
-        LeastSquares,
-        LinearLayer,
-        Plan,
-        ResidualMap,
-        RidgeRegression,
-        SampleGradients,
-        SplitAttentionHead,
-        TruncatedLinear,
-    )
-    from iceform.errors import (
-        BoundError,
-        CapacityError,
-        CompileError,
-        DeviceError,
-        DtypeError,
-        IceformError,
-        IntegrityError,
-        ParameterError,
-        PrecisionError,
-        ProgramError,
-        ShapeError,
-        TargetError,
-    )
-    from iceform.export import load
-    from iceform.functions import LOSSES, Loss, ScalarFunction, loss_named
-    from iceform.functions.formulas import Formula
-    from iceform.interpolation import GradedGrid, Grid, Interpolant
-    from iceform.networks import InContext, in_context
-    from iceform.targets import check
-    from iceform.targets.text import TextComputer
+from iceform import old_names
 
 __version__ = "0.2.0"
 
-# The rooms of the public names, for whoever asks; what a type checker reads stands above.
-_WHERE = {
-    "iceform": "export interpolation targets zoo",
-    "iceform.attention": (
-        "Features FrozenNetwork HopfieldLayer Lift LiftedAttention Prompt SoftmaxAttention "
-        "unchecked"
-    ),
-    "iceform.certificates": "Attestation Certificate Enclosure Ledger Result Verification",
-    "iceform.computer": "Computer",
-    "iceform.computer.compile": "Program compile",
+# The public names, by the module that defines them.
+_CONTENTS = {
+    "iceform": "errors paper plots targets",
+    "iceform.certificates": "Certificate Enclosure Result",
+    "iceform.computer": "Computer Program",
+    "iceform.computer.compile": "compile",
     "iceform.computer.language": (
         "algorithm attend bounded concat constant maximum mean minimum reciprocal repeat "
         "soft_threshold stored vector where while_ zeros_like"
     ),
-    "iceform.constructions": (
-        "MLP AttentionHead CompactStep Emulator GradientDescent GradientStep HopfieldMap "
-        "HopfieldResidual HopfieldStep LeastSquares LinearLayer Plan ResidualMap RidgeRegression "
-        "SampleGradients SplitAttentionHead TruncatedLinear"
-    ),
-    "iceform.errors": (
-        "BoundError CapacityError CompileError DeviceError DtypeError IceformError "
-        "IntegrityError ParameterError PrecisionError ProgramError ShapeError TargetError"
-    ),
+    "iceform.errors": "IceformError",
     "iceform.export": "load",
-    "iceform.functions": "LOSSES Loss ScalarFunction loss_named",
-    "iceform.functions.formulas": "Formula",
-    "iceform.interpolation": "GradedGrid Grid Interpolant",
-    "iceform.networks": "InContext in_context",
+    "iceform.expressions": "Loss",
+    "iceform.expressions.formulas": "Formula",
+    "iceform.networks": "in_context",
+    "iceform.tables": "Interpolant",
     "iceform.targets": "check",
     "iceform.targets.text": "TextComputer",
 }
-# A level below those rooms that makes itself known to them: what writes programs as checkpoints.
-_BESIDE = {
-    "Program": "iceform.targets",
-    "compile": "iceform.targets",
-}
-# What lives in a package of its own now, by its old name: the distribution, and what to import.
-_MOVED = {
-    "ArraySource": ("iceform-estimators", "iceform_estimators"),
-    "Machine": ("iceform-estimators", "iceform_estimators"),
-    "algorithms": ("iceform-estimators", "iceform_estimators.algorithms"),
-    "demo": ("iceform-estimators", "iceform_estimators.demo"),
-    "machine": ("iceform-estimators", "iceform_estimators.machine"),
-    "sklearn": ("iceform-estimators", "iceform_estimators"),
-    "tables": ("iceform-estimators", "iceform_estimators.tables"),
-    "testing": ("iceform-tolerance", "iceform_tolerance.testing"),
-    "tolerance": ("iceform-tolerance", "iceform_tolerance"),
-    "tolerances": ("iceform-tolerance", "iceform_tolerance"),
-    "web": ("iceform-playground", "iceform_playground"),
-}
-_ROOM = {name: room for room, names in _WHERE.items() for name in names.split()}
+_MODULE_OF = {name: module for module, names in _CONTENTS.items() for name in names.split()}
 
-__all__ = [
-    "LOSSES",
-    "MLP",
-    "AttentionHead",
-    "Attestation",
-    "BoundError",
-    "CapacityError",
-    "Certificate",
-    "CompactStep",
-    "CompileError",
-    "Computer",
-    "DeviceError",
-    "DtypeError",
-    "Emulator",
-    "Enclosure",
-    "Features",
-    "Formula",
-    "FrozenNetwork",
-    "GradedGrid",
-    "GradientDescent",
-    "GradientStep",
-    "Grid",
-    "HopfieldLayer",
-    "HopfieldMap",
-    "HopfieldResidual",
-    "HopfieldStep",
-    "IceformError",
-    "InContext",
-    "IntegrityError",
-    "Interpolant",
-    "LeastSquares",
-    "Ledger",
-    "Lift",
-    "LiftedAttention",
-    "LinearLayer",
-    "Loss",
-    "ParameterError",
-    "Plan",
-    "PrecisionError",
-    "Program",
-    "ProgramError",
-    "Prompt",
-    "ResidualMap",
-    "Result",
-    "RidgeRegression",
-    "SampleGradients",
-    "ScalarFunction",
-    "ShapeError",
-    "SoftmaxAttention",
-    "SplitAttentionHead",
-    "TargetError",
-    "TextComputer",
-    "TruncatedLinear",
-    "Verification",
-    "__version__",
-    "algorithm",
-    "attend",
-    "bounded",
-    "check",
-    "compile",
-    "concat",
-    "constant",
-    "export",
-    "in_context",
-    "interpolation",
-    "load",
-    "loss_named",
-    "maximum",
-    "mean",
-    "minimum",
-    "reciprocal",
-    "repeat",
-    "soft_threshold",
-    "stored",
-    "targets",
-    "unchecked",
-    "vector",
-    "where",
-    "while_",
-    "zeros_like",
-    "zoo",
-]
+__all__ = sorted(["__version__", *_MODULE_OF])
 
-
-def _moved(name: str) -> str:
-    distribution, module = _MOVED[name]
-    return (
-        f"iceform.{name} is in a package of its own now: pip install {distribution}, then "
-        f"import {module}"
-    )
-
-
-class _MovedModules:
-    """Asked for modules that nobody has found: an import that has moved says where to."""
-
-    @staticmethod
-    def find_spec(name: str, path: object = None, target: object = None) -> None:
-        package, _, rest = name.partition(".")
-        if package == __name__ and rest in _MOVED:
-            raise ModuleNotFoundError(_moved(rest), name=name)
-
-
-sys.meta_path.append(_MovedModules())
+if TYPE_CHECKING:
+    # The same for type checkers, which read no tables, and the modules one level down.
+    # tests/test_surface.py compares both.
+    from iceform import arithmetic as arithmetic
+    from iceform import certificates as certificates
+    from iceform import computer as computer
+    from iceform import errors as errors
+    from iceform import export as export
+    from iceform import expressions as expressions
+    from iceform import heads as heads
+    from iceform import networks as networks
+    from iceform import paper as paper
+    from iceform import plots as plots
+    from iceform import run as run
+    from iceform import tables as tables
+    from iceform import targets as targets
+    from iceform import zoo as zoo
+    from iceform.certificates import Certificate as Certificate
+    from iceform.certificates import Enclosure as Enclosure
+    from iceform.certificates import Result as Result
+    from iceform.computer import Computer as Computer
+    from iceform.computer import Program as Program
+    from iceform.computer.compile import compile as compile
+    from iceform.computer.language import algorithm as algorithm
+    from iceform.computer.language import attend as attend
+    from iceform.computer.language import bounded as bounded
+    from iceform.computer.language import concat as concat
+    from iceform.computer.language import constant as constant
+    from iceform.computer.language import maximum as maximum
+    from iceform.computer.language import mean as mean
+    from iceform.computer.language import minimum as minimum
+    from iceform.computer.language import reciprocal as reciprocal
+    from iceform.computer.language import repeat as repeat
+    from iceform.computer.language import soft_threshold as soft_threshold
+    from iceform.computer.language import stored as stored
+    from iceform.computer.language import vector as vector
+    from iceform.computer.language import where as where
+    from iceform.computer.language import while_ as while_
+    from iceform.computer.language import zeros_like as zeros_like
+    from iceform.errors import IceformError as IceformError
+    from iceform.export import load as load
+    from iceform.expressions import Loss as Loss
+    from iceform.expressions.formulas import Formula as Formula
+    from iceform.networks import in_context as in_context
+    from iceform.tables import Interpolant as Interpolant
+    from iceform.targets import check as check
+    from iceform.targets.text import TextComputer as TextComputer
 
 
 def __getattr__(name: str) -> Any:
-    room = _ROOM.get(name)
-    if room is None:
-        if name in _MOVED:
-            raise AttributeError(_moved(name))
+    module = _MODULE_OF.get(name) or old_names.module_of(name)
+    if module is None and find_spec(f"{__name__}.{name}") is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if module in (None, __name__):
+        value = _imported(f"{__name__}.{name}")
+    else:
+        value = getattr(_imported(module), name)
+    globals()[name] = value
+    return value
+
+
+def _imported(module: str) -> Any:
+    """The module, its constants made on the CPU in float64 whatever the caller's defaults are."""
     from iceform.validation import full_precision
 
-    brought = full_precision(import_module)  # its constants, whatever the default device is
-    found = brought(f"iceform.{name}") if room == __name__ else getattr(brought(room), name)
-    if name in _BESIDE:
-        brought(_BESIDE[name])
-    globals()[name] = found
-    return found
+    return full_precision(import_module)(module)
 
 
 def __dir__() -> list[str]:
     return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+
+
+old_names.install()

@@ -2,5 +2,4 @@
 
 from iceform.cli import main
 
-if __name__ == "__main__":
-    main()
+raise SystemExit(main())

@@ -8,13 +8,12 @@ the three is noticed. Files are the same for every device.
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
-from iceform import store
+from iceform import extensions, store
 from iceform.errors import IceformError, IntegrityError, ProgramError
 
 _CONFIG = "config.json"
@@ -39,7 +38,7 @@ loaded = iceform.load("path/to/this/folder")
 ```
 """
 _KINDS: dict[str, type[Pretrained]] = {}
-# Kinds that a package beside iceform brings, by an entry point of the group "iceform.kinds".
+# Kinds that packages beside iceform bring, and which.
 _ELSEWHERE = {"Machine": "iceform-estimators", "Program": "iceform-estimators"}
 
 
@@ -148,8 +147,8 @@ def read(path: str | Path, **options: Any) -> Any:
 
 def unpacked(kind: str, content: dict[str, Any], tensors: dict[str, Tensor], **options: Any) -> Any:
     """What a class that is kept under this name has packed."""
-    for known in () if kind in _KINDS else entry_points(group="iceform.kinds", name=kind):
-        known.load()
+    if kind not in _KINDS:
+        extensions.find("kinds", kind)  # a class makes itself known where it is defined
     if kind not in _KINDS:
         package = _ELSEWHERE.get(kind)
         mend = f"pip install {package}" if package else "iceform.load reads every kind"

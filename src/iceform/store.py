@@ -57,7 +57,7 @@ Content = Sequence[bytes | memoryview]  # of a file, in parts
 
 
 @dataclass(frozen=True)
-class Stored:
+class SealedFile:
     """What a sealed file holds: its kind, what it says, its tensors and its digest."""
 
     kind: str
@@ -339,7 +339,7 @@ def write_tensors(
     return digest
 
 
-def read_tensors(path: Path, kind: str | None = None) -> Stored:
+def read_tensors(path: Path, kind: str | None = None) -> SealedFile:
     """What :func:`write_tensors` wrote; anything else raises ``IntegrityError``."""
     data = _read_bytes(path)
     if data[8 : 8 + len(_HEAD)] != _HEAD:
@@ -355,7 +355,7 @@ def read_tensors(path: Path, kind: str | None = None) -> Stored:
     envelope = _check_envelope(envelope, kind, path)
     if not isinstance(envelope.get("content"), dict):
         raise IntegrityError(f"{path} cannot be read: it describes nothing")
-    return Stored(envelope["kind"], envelope["content"], tensors, digest)
+    return SealedFile(envelope["kind"], envelope["content"], tensors, digest)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -388,7 +388,7 @@ def write_folder(
     return digest
 
 
-def read_folder(folder: Path, views: Sequence[str], kind: str | None = None) -> Stored:
+def read_folder(folder: Path, views: Sequence[str], kind: str | None = None) -> SealedFile:
     """What a folder's commit holds; a view that is there must be whole, of whichever save."""
     if not folder.is_dir():
         raise IntegrityError(f"{folder} cannot be read: there is no such folder")

@@ -208,7 +208,7 @@ def unwrapped(value: Tensor) -> Tensor:
 
 
 def largest_entry(value: Tensor) -> Tensor:
-    """Max |value| without a copy of the data; NaN where any of it is."""
+    """max |value| without a copy of the data; NaN where any of it is."""
     value = unwrapped(value.detach())
     if value.is_cuda:  # one launch, and none to widen it
         largest: Tensor = torch.linalg.vector_norm(value, math.inf, dtype=torch.float64)

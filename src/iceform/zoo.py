@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from iceform.constructions import (
+from iceform.errors import ProgramError
+from iceform.paper import (
     AttentionHead,
     Emulator,
     GradientDescent,
@@ -27,7 +28,6 @@ from iceform.constructions import (
     ResidualMap,
     TruncatedLinear,
 )
-from iceform.errors import ProgramError
 
 __all__ = ["HeadFact", "Specimen", "list", "load"]
 

@@ -4,7 +4,7 @@ import mpmath
 import pytest
 import torch
 
-from iceform.arithmetic.double_double import Pair
+from iceform.arithmetic.double_double import DoubleDouble
 from iceform.arithmetic.doubled import Doubled, softmax_average
 
 F64 = torch.float64
@@ -28,7 +28,7 @@ def test_operations_hold_every_number_of_their_balls(scale):
     """Ends and middles of both balls, each taken as the number that is meant."""
     x, y = drawn(40, seed=0, scale=scale), drawn(40, seed=1, scale=scale)
     off = (x.abs() * 1e-20, y.abs() * 1e-25)
-    balls = [Doubled(Pair(v, v * 2.0**-55), o) for v, o in zip((x, y), off, strict=True)]
+    balls = [Doubled(DoubleDouble(v, v * 2.0**-55), o) for v, o in zip((x, y), off, strict=True)]
     with mpmath.workdps(60):
         for a in (-1, 0, 1):
             for b in (-1, 0, 1):
@@ -51,7 +51,7 @@ def test_operations_hold_every_number_of_their_balls(scale):
 
 def test_exponentials_and_averages():
     z, values = drawn(5, 9, seed=2, scale=40.0), drawn(9, 2, seed=3)
-    logits = Doubled(Pair(z, z * 2.0**-56), torch.full_like(z, 1e-22))
+    logits = Doubled(DoubleDouble(z, z * 2.0**-56), torch.full_like(z, 1e-22))
     average = softmax_average(logits, Doubled.exactly(values))
     with mpmath.workdps(60):
         for sign in (-1, 1):  # weights move most where neighbours move apart
@@ -72,7 +72,9 @@ def test_exponentials_and_averages():
 
 
 def test_what_is_not_a_number_bounds_nothing():
-    zero = Doubled(Pair(torch.zeros(1, dtype=F64), torch.zeros(1, dtype=F64)), torch.ones(1))
+    zero = Doubled(
+        DoubleDouble(torch.zeros(1, dtype=F64), torch.zeros(1, dtype=F64)), torch.ones(1)
+    )
     one = Doubled.exactly(torch.ones(1, dtype=F64))
     assert (one / zero).off.isinf().all()
     huge = Doubled.exactly(torch.full((1,), 1e300, dtype=F64))

@@ -9,12 +9,11 @@ import mpmath
 import pytest
 import torch
 
-from iceform import DtypeError
 from iceform.arithmetic import Interval, Jet, intervals
 from iceform.arithmetic.double_double import (
     SUMMED,
     UNIT,
-    Pair,
+    DoubleDouble,
     add,
     div,
     dot,
@@ -37,6 +36,7 @@ from iceform.arithmetic.rounding import (
     log_steps,
     sum_steps,
 )
+from iceform.errors import DtypeError
 
 F64 = torch.float64
 ULP = Fraction(2) ** -52
@@ -348,7 +348,7 @@ def exact(x):
 def pairs_of(count, seed):
     hi = torch.tensor(numbers(count, seed), dtype=F64)
     lo = torch.tensor(numbers(count, seed + 1, (0,)), dtype=F64) * 2.0**-53 * hi.abs()
-    return Pair(hi, lo)
+    return DoubleDouble(hi, lo)
 
 
 def test_error_free_transformations_are():
@@ -374,8 +374,8 @@ def test_pairs_are_as_long_as_they_say():
             assert abs(got - want) <= Fraction(UNIT) * size, (i, float(want))
             assert abs(lo[i]) <= math.ulp(hi[i]), i
     for n in (1, 2, 3, 7, 64, 101):
-        some = Pair(x.hi[:n], x.lo[:n])
-        others = Pair(y.hi[:n], y.lo[:n])
+        some = DoubleDouble(x.hi[:n], x.lo[:n])
+        others = DoubleDouble(y.hi[:n], y.lo[:n])
         total, size = sum(s[:n]), sum(map(abs, s[:n]))
         assert abs(exact(sum_last(some))[0] - total) <= Fraction(SUMMED) * size
         total = sum(p * q for p, q in zip(s[:n], t[:n], strict=True))
@@ -390,7 +390,7 @@ def test_exponentials_of_pairs():
     hi = torch.cat(
         [torch.linspace(-730, 709, 301, dtype=F64), torch.linspace(-1, 1, 40, dtype=F64)]
     )
-    x = Pair(hi, hi * 2.0**-55)
+    x = DoubleDouble(hi, hi * 2.0**-55)
     found = exp(x)
     with mpmath.workdps(60):
         for i, (a, b) in enumerate(zip(hi.tolist(), x.lo.tolist(), strict=True)):
@@ -479,7 +479,7 @@ def test_sizes_and_ends_of_pairs():
     assert torch.equal(some[3:5].mid.lo, x.lo[3:5])
     assert some.shape == (400,)
     assert exact((-some).mid) == [-value for value in exact(x)]
-    wide = Doubled(Pair(x.hi.reshape(20, 20), x.lo.reshape(20, 20)), off.reshape(20, 20))
+    wide = Doubled(DoubleDouble(x.hi.reshape(20, 20), x.lo.reshape(20, 20)), off.reshape(20, 20))
     assert torch.equal(wide.mT.off, wide.off.T)
     assert torch.equal(wide.mT.mid.lo, wide.mid.lo.T)
 

@@ -20,12 +20,14 @@ import mpmath
 import numpy as np
 import torch
 from estimator_tests.algorithms import cases
+from estimator_tests.exact import verify
 from estimator_tests.machine import data
 from estimator_tests.machine.exact import NoOptimumError, apart
 
 import iceform as ice
 import iceform_estimators
-from iceform.backends import windowed
+from iceform.paper import library
+from iceform.run import windowed
 from iceform_estimators.machine import ArraySource
 from tests.attacks.fits import AROUND_FITS
 from tests.attacks.handed_in import handed_in
@@ -40,11 +42,12 @@ from tests.attacks.outcomes import (
     labels_for,
     sigmoid,
 )
-from tests.backends.tables import rounding_bound
 from tests.computer import random_programs
-from tests.interpolation import attacks as look_ups
 from tests.networks.attack import drawn as network
+from tests.paper.exact_library import measured
 from tests.properties.adversary import targeted_inputs
+from tests.run.tables import rounding_bound
+from tests.tables import attacks as look_ups
 
 _A = iceform_estimators.algorithms
 
@@ -84,7 +87,7 @@ def look_up(seed: int) -> Outcome | str:
 
 @lru_cache(maxsize=512)
 def _gradients(name: str, dtype: torch.dtype, eps: float | None, bound: float, backend: str) -> Any:
-    return ice.SampleGradients(
+    return ice.paper.SampleGradients(
         name, dim=3, samples=4, bound=bound, eps=eps, dtype=dtype, backend=backend
     )
 
@@ -152,7 +155,7 @@ def windowed_look_ups(seed: int) -> Outcome | str:
 @lru_cache(maxsize=16)
 def _head(dtype: torch.dtype, sizes: tuple[int, ...], eps: float | None) -> Any:
     dim, head, value, tokens = sizes
-    return ice.AttentionHead(dim, head, value, tokens, eps=eps, dtype=dtype)
+    return ice.paper.AttentionHead(dim, head, value, tokens, eps=eps, dtype=dtype)
 
 
 def head(seed: int) -> Outcome | str:
@@ -175,7 +178,7 @@ def head(seed: int) -> Outcome | str:
 @lru_cache(maxsize=32)
 def _hopfield(name: str, dtype: torch.dtype, eps: float | None) -> Any:
     f = {"tanh": torch.tanh, "sin": torch.sin, "relu": torch.relu}[name]
-    return ice.HopfieldMap(f, [0.7, -1.1], 0.2, samples=6, eps=eps, dtype=dtype)
+    return ice.paper.HopfieldMap(f, [0.7, -1.1], 0.2, samples=6, eps=eps, dtype=dtype)
 
 
 def hopfield(seed: int) -> Outcome | str:
@@ -216,7 +219,7 @@ def linear_model(name: str) -> Callable[[int], Outcome | str]:
             coef, constant = cases.CASES[name].exact(program, x, y, fit)
             off = cases.measured(x, fit, coef, constant)
         except NoOptimumError:  # not one point
-            off = fit.verify().measured
+            off = verify(fit).measured
         return Outcome(fit.certificate.error, off, math.ulp(float(fit.coef.abs().max())))
 
     return attack
@@ -267,7 +270,7 @@ def nearly_dependent(seed: int) -> Outcome | str:
     if (instead := _instead(fit.certificate)) is not None:
         return instead
     if "what" in fit.certificate.domain:
-        off = fit.verify().measured
+        off = verify(fit).measured
         return Outcome(fit.certificate.error, off, math.ulp(float(y.abs().max())))
     exact = least_squares(x, y, alpha)
     off = apart(fit.coef, exact)
@@ -299,7 +302,7 @@ def quantile(seed: int) -> Outcome | str:
     )
     if "objective" in fit.certificate.domain:
         return "refused"  # to speak of a sharp corner
-    off = fit.verify().measured
+    off = verify(fit).measured
     return Outcome(fit.certificate.error, off, math.ulp(float(fit.coef.abs().max())))
 
 
@@ -362,7 +365,7 @@ def streamed(name: str) -> Callable[[int], Outcome | str]:
         if (instead := _instead(result.certificate)) is not None:
             return instead
         unit = torch.finfo(dtype).eps * float(result.value.abs().max())
-        off = result.verify().measured
+        off = verify(result).measured
         if name == "neighbours":  # certified for every query
             points = x.mean(0) + 0.5 * x.std(0) * data.normal(g, 200, d)
             off = max(off, _neighbours_off(program, result, x, y, points))
@@ -389,13 +392,13 @@ def _neighbours_off(program: Any, found: Any, x: Any, y: Any, points: torch.Tens
 
 
 ROWS: dict[str, Maker] = {
-    "descent in rows": lambda r: _A.Descent(
+    "descent in rows": lambda r: library.DescentPrompts(
         r.choice(["squared", "huber", "logistic"]), steps=3, l2=0.1
     ),
-    "kernel regression in rows": lambda r: _A.KernelRegression(r.choice([2.0, 1.7])),
-    "Hopfield retrieval": lambda r: _A.HopfieldRetrieval(r.choice([2.0, 0.7]), steps=2),
-    "components in rows": lambda r: _A.PCA(1),
-    "ridge in rows": lambda r: _A.Ridge(1.0, w_bound=2.0),
+    "kernel regression in rows": lambda r: library.KernelPrompts(r.choice([2.0, 1.7])),
+    "Hopfield retrieval": lambda r: library.HopfieldPrompts(r.choice([2.0, 0.7]), steps=2),
+    "components in rows": lambda r: library.ComponentPrompts(1),
+    "ridge in rows": lambda r: library.RidgePrompts(1.0, w_bound=2.0),
     "heads in rows": lambda r: _one_head(r.randrange(4)),
 }
 
@@ -403,12 +406,14 @@ ROWS: dict[str, Maker] = {
 @lru_cache(maxsize=4)
 def _one_head(seed: int) -> Any:
     g = torch.Generator().manual_seed(seed)
-    return _A.Head(*(2 * torch.rand(r, 2, generator=g, dtype=F64) - 1 for r in (2, 2, 3)))
+    return library.HeadPrompts(
+        *(2 * torch.rand(r, 2, generator=g, dtype=F64) - 1 for r in (2, 2, 3))
+    )
 
 
 @lru_cache(maxsize=16)
 def _in_rows(program: Any, dtype: torch.dtype) -> Any:
-    return iceform_estimators.Machine.for_programs([program], dim=2, samples=5, dtype=dtype)
+    return library.PromptLibrary(dim=2, samples=5, algorithms=[program], dtype=dtype)
 
 
 def in_rows(name: str, *, small: bool = True) -> Callable[[int], Outcome | str]:
@@ -419,7 +424,7 @@ def in_rows(name: str, *, small: bool = True) -> Callable[[int], Outcome | str]:
         program, dtype = ROWS[name](draw), draw.choice([F32, F64])
         try:
             machine = _in_rows(program, dtype)
-        except ice.PrecisionError:
+        except ice.errors.PrecisionError:
             return "refused"
         x = (2 * torch.rand(5, 2, generator=g, dtype=F64) - 1).to(dtype)
         x = x * 2.0 ** -draw.choice([0, 0, 0, 0, 12, 26, 40]) if small else x
@@ -428,10 +433,14 @@ def in_rows(name: str, *, small: bool = True) -> Callable[[int], Outcome | str]:
             y = (y > 0).to(y)
         second = {"Hopfield retrieval": x[0], "heads in rows": None}.get(name, y)
         result = machine.run(program, x, second)
-        if (instead := _instead(result.certificate)) is not None:
+        bound = result.certificate if result.enclosure is None else result.enclosure
+        if (instead := _instead(bound)) is not None:
             return instead
         unit = torch.finfo(dtype).eps * float(result.value.abs().max())
-        return Outcome(result.certificate.error, result.verify().measured, unit, dtype=dtype)
+        off = measured(program, result, x, second)
+        if not off <= result.certificate.error:
+            bound = result.certificate
+        return Outcome(bound.error, off, unit, dtype=dtype)
 
     return attack
 
@@ -448,7 +457,7 @@ def in_network(seed: int) -> Outcome | str:
     y = torch.randn_like(x)
     try:
         certificate = net.enclosure(y)
-    except ice.BoundError:
+    except ice.errors.BoundError:
         return "refused"
     if (instead := _instead(certificate)) is not None:
         return instead
@@ -466,7 +475,7 @@ def on_computer(seed: int) -> Outcome | str:
     computer = ice.Computer.for_programs([compiled])
     try:
         found = computer.run(compiled, X, y, backend="fused")
-    except (ice.PrecisionError, ice.BoundError):
+    except (ice.errors.PrecisionError, ice.errors.BoundError):
         return "refused"
     if (instead := _instead(found.enclosure)) is not None:
         return instead

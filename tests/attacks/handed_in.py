@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import iceform as ice
-from iceform.interpolation import Interpolant
+from iceform.tables import Interpolant
 from tests.attacks.outcomes import F64, Outcome
 
 _D, _N = 2, 16
@@ -67,20 +67,20 @@ def _residual(kind: Any) -> Callable[[str, Interpolant], tuple[Any, tuple[torch.
 
 
 def _hopfield(f: str, it: Interpolant) -> tuple[Any, tuple[torch.Tensor, ...]]:
-    em = ice.HopfieldMap(FUNCTIONS[f], [1.5, 1.4], samples=_N, eps=None, interpolant=it)
+    em = ice.paper.HopfieldMap(FUNCTIONS[f], [1.5, 1.4], samples=_N, eps=None, interpolant=it)
     return em, (2 * torch.rand(_N, 2, dtype=F64) - 1,)
 
 
 def _linear(f: str, it: Interpolant) -> tuple[Any, tuple[torch.Tensor, ...]]:
-    em = ice.LinearLayer(3, 2, samples=_N, eps=None, interpolant=it)
+    em = ice.paper.LinearLayer(3, 2, samples=_N, eps=None, interpolant=it)
     return em, (2 * torch.rand(_N, 3, dtype=F64) - 1, 2 * torch.rand(2, 3, dtype=F64) - 1)
 
 
 CONSTRUCTORS: dict[str, Callable[[str, Interpolant], tuple[Any, tuple[torch.Tensor, ...]]]] = {
-    "ResidualMap": _residual(ice.ResidualMap),
-    "SampleGradients": _residual(ice.SampleGradients),
-    "GradientStep": _residual(lambda f, **o: ice.GradientStep(f, 0.5, **o)),
-    "HopfieldResidual": _residual(ice.HopfieldResidual),
+    "ResidualMap": _residual(ice.paper.ResidualMap),
+    "SampleGradients": _residual(ice.paper.SampleGradients),
+    "GradientStep": _residual(lambda f, **o: ice.paper.GradientStep(f, 0.5, **o)),
+    "HopfieldResidual": _residual(ice.paper.HopfieldResidual),
     "HopfieldMap": _hopfield,
     "LinearLayer": _linear,  # which is a line, whatever is handed in
 }
@@ -95,7 +95,7 @@ def handed_in(seed: int) -> Outcome | str:
     table = replace(table, values=table.values.clone())
     try:
         em, inputs = CONSTRUCTORS[draw.choice(sorted(CONSTRUCTORS))](f, table)
-    except ice.ProgramError:  # tokens that are not equally spaced, for rows
+    except ice.errors.ProgramError:  # tokens that are not equally spaced, for rows
         return "refused"
     if em.certificate.kind != "proven":
         return str(em.certificate.kind)

@@ -22,7 +22,7 @@ def hidden_state(seed: int) -> Outcome | str:
     algorithm = ice.algorithm(written)
     try:
         program = ice.compile(algorithm, 2, 6, bounds={"w": 4.0} if honest else None)
-    except ice.CompileError:
+    except ice.errors.CompileError:
         return "refused"
     settings = {"steps": draw.randint(0, 40)} if "steps" in algorithm.parameters else {}
     X, y = data(seed, 2, 6)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 import iceform as ice
-from iceform.backends import primitives, rounding_of
+from iceform.run import primitives, rounding_of
 from tests.attacks.outcomes import (
     F32,
     F64,
@@ -27,8 +27,8 @@ from tests.attacks.outcomes import (
     labels_for,
     sigmoid,
 )
-from tests.backends.tables import rounding_bound
 from tests.properties.adversary import targeted_inputs
+from tests.run.tables import rounding_bound
 
 BF16 = torch.bfloat16
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -147,7 +147,7 @@ _HOWS = ("", "", "corners", "tiny", "sparse")
 
 @lru_cache(maxsize=256)
 def _gradients(name: str, dtype: torch.dtype, eps: float | None, bound: float) -> Any:
-    return ice.SampleGradients(
+    return ice.paper.SampleGradients(
         name, dim=3, samples=4, bound=bound, eps=eps, dtype=dtype, backend="triton"
     )
 
@@ -180,8 +180,8 @@ def _loop(steps: int, name: str, eps: float, dtype: torch.dtype, dim: int, sampl
         "backend": "triton",
     }  # fmt: skip
     if steps == 1:
-        return ice.GradientStep(name, 0.25, 0.5, **options)
-    return ice.GradientDescent(name, steps, 0.01, 0.5, schedule="nesterov", **options)
+        return ice.paper.GradientStep(name, 0.25, 0.5, **options)
+    return ice.paper.GradientDescent(name, steps, 0.01, 0.5, schedule="nesterov", **options)
 
 
 def steps(seed: int) -> Outcome | str:
@@ -207,7 +207,7 @@ def steps(seed: int) -> Outcome | str:
     y = labels_for(em.loss, y)
     try:
         out = em(*(t.to(DEVICE) for t in (x, y, w))).double().cpu().numpy().astype(LONG)
-    except ice.BoundError:
+    except ice.errors.BoundError:
         return "refused"  # a loop that leaves its domain says so
     off = float(np.abs(out - _descended(em, name, count, x, y, w)).max())
     least = torch.finfo(dtype).eps * (float(np.abs(out).max()) or 1.0)
@@ -240,7 +240,7 @@ def _descended(em: Any, name: str, count: int, *inputs: torch.Tensor) -> Any:
 def _head(dtype: torch.dtype, sizes: tuple[int, ...]) -> Any:
     dim, head, value, tokens = sizes
     eps = 1e-2 if dtype == F32 else 1e-6
-    return ice.AttentionHead(dim, head, value, tokens, eps=eps, dtype=dtype, backend="triton")
+    return ice.paper.AttentionHead(dim, head, value, tokens, eps=eps, dtype=dtype, backend="triton")
 
 
 def heads(seed: int) -> Outcome | str:
@@ -278,7 +278,7 @@ KERNELS: dict[str, Callable[[int], Outcome | str]] = {
 def usable() -> bool:
     """Whether the kernels can run here at all."""
     try:
-        from iceform.backends import triton
+        from iceform.run import triton
     except ImportError:
         return False
     return DEVICE.type == "cuda" or triton.interpreted()

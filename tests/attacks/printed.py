@@ -28,26 +28,25 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 
 import iceform as ice
 import iceform_estimators
 import iceform_playground
 from iceform.arithmetic import at_least, at_most
-from iceform.certificates import Attestation, Certificate, Excess, Step
+from iceform.certificates import Attestation, Certificate, DerivationStep, Excess
 from iceform.cli.commands import plan
 from iceform.cli.planning import Need
 from iceform.networks.frozen import NetworkSizes
-from iceform.networks.report import Report, Row
+from iceform.networks.report import Report, ReportRow
 from iceform.targets.checking import Checked
 from iceform_estimators.command import console as terminal
 from iceform_estimators.command.run_page import page
-from iceform_estimators.command.running import Run, Settings, run
+from iceform_estimators.command.running import RunSettings, TableRun, run
 from iceform_estimators.demo.page import _first, _tidy
 from iceform_estimators.demo.program import execute
 from iceform_estimators.tables import read
-from iceform_playground.answers import CertificateAnswer
-from iceform_tolerance import Row as Compared
+from iceform_playground.program_runs import certificate_json
+from iceform_tolerance import AttackRow as Compared
 from iceform_tolerance import command as tolerance
 
 NODE = shutil.which("node")
@@ -139,9 +138,9 @@ def excess(c: Certificate) -> list[Said]:
 @surface
 def domains(c: Certificate) -> list[Said]:
     """Ends of a domain are exact: rounded either way they would promise too much somewhere."""
-    told = CertificateAnswer.of(c)
+    told = certificate_json(c)
     lines = [line for line in c.explain().splitlines() if line.startswith("  max |x|: ")]
-    assert float(after(": ", lines[0])) == float(told.domain["max |x|"]) == c.domain["max |x|"]
+    assert float(after(": ", lines[0])) == float(told["domain"]["max |x|"]) == c.domain["max |x|"]
     return []
 
 
@@ -169,7 +168,7 @@ def _table() -> ice.Interpolant:
 
 
 @cache
-def _run() -> Run:
+def _run() -> TableRun:
     """A real run, whose certificate surfaces replace."""
     draw = np.random.default_rng(0)
     x = draw.normal(size=(40, 2))
@@ -182,7 +181,7 @@ def _run() -> Run:
         path = Path(folder) / "data.csv"
         path.write_text("\n".join(lines), encoding="utf-8")
         table = read(path, "y")
-    return run(Settings(iceform_estimators.algorithms.named("ridge")), table)
+    return run(RunSettings(iceform_estimators.algorithms.named("ridge")), table)
 
 
 @surface
@@ -215,12 +214,6 @@ def _executed() -> Any:
     return execute()
 
 
-def _screen(show: Callable[[Console], None]) -> str:
-    out = io.StringIO()
-    show(Console(file=out, width=160))
-    return out.getvalue()
-
-
 @surface
 def plans(c: Certificate) -> list[Said]:
     step = _step()
@@ -230,8 +223,8 @@ def plans(c: Certificate) -> list[Said]:
 
 
 @cache
-def _step() -> ice.GradientStep:
-    return ice.GradientStep("squared", dim=2, samples=3, eps=1e-4)
+def _step() -> ice.paper.GradientStep:
+    return ice.paper.GradientStep("squared", dim=2, samples=3, eps=1e-4)
 
 
 @surface
@@ -254,7 +247,7 @@ def checks(c: Certificate) -> list[Said]:
 
 @surface
 def networks(c: Certificate) -> list[Said]:
-    row = Row("fc", "linear", "rows", True, 1.0, 5, c.error, 0.0, c.error, 0, c.kind)
+    row = ReportRow("fc", "linear", "rows", True, 1.0, 5, c.error, 0.0, c.error, 0, c.kind)
     sizes = NetworkSizes(2, 2, 2, 2, 5)
     whole = Report((row,), {}, (), sizes, 5, torch.float64, "fused", c.error, 0.0, c.kind)
     lines = str(whole).splitlines()
@@ -285,12 +278,12 @@ def refusals() -> Iterator[Said]:
             )
     for bound in (0.7,):
         given = {"dim": 2, "samples": 3, "bound": bound, "eps": 1e-17}
-        asked[f"step {bound}"] = lambda given=given: ice.GradientStep("logistic", **given)
-        asked[f"map {bound}"] = lambda given=given: ice.ResidualMap(torch.tanh, **given)
+        asked[f"step {bound}"] = lambda given=given: ice.paper.GradientStep("logistic", **given)
+        asked[f"map {bound}"] = lambda given=given: ice.paper.ResidualMap(torch.tanh, **given)
     for name, ask in asked.items():
         try:
             ask()
-        except ice.PrecisionError as refused:
+        except ice.errors.PrecisionError as refused:
             if not math.isfinite(refused.best):
                 continue
             told = str(refused)
@@ -360,8 +353,8 @@ def certificate(error: float, kind: str) -> Certificate:
         dtype=torch.float64,
         backend="fused",
         derivation=(
-            Step("up", "a bound", error / 3, "from above"),
-            Step("down", "an eigenvalue", error / 7, "from below", least=True),
+            DerivationStep("up", "a bound", error / 3, "from above"),
+            DerivationStep("down", "an eigenvalue", error / 7, "from below", least=True),
         ),
         assumptions=() if kind == "proven" else ("the function is smooth",),
         kind=kind,

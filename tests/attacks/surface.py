@@ -23,18 +23,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from estimator_tests.exact import verify
+from estimator_tests.exact.balls import dot
+from estimator_tests.exact.lines import DependentError, line_of, objective_of, solved
 
 import iceform_estimators as estimators
 from iceform.arithmetic.balls import balls_of, uppermost
 from iceform.errors import IceformError, PrecisionError
 from iceform_estimators._base import as_tensor
-from iceform_estimators.algorithms.verification.balls import dot
-from iceform_estimators.algorithms.verification.lines import (
-    DependentError,
-    line_of,
-    objective_of,
-    solved,
-)
 from iceform_estimators.machine import ArraySource
 
 # What the loss of a sample is, on balls: z = a.v - b and the offset o, over all.
@@ -188,7 +184,7 @@ def attack(seed: int) -> tuple[str, str]:
         if certificate.kind != "proven":
             return certificate.kind, told
         try:
-            verdict = certificate.verify()
+            verdict = verify(certificate)
         except (PrecisionError, IceformError) as error:
             return f"open: {str(error)[:60]}", told
         if not verdict:

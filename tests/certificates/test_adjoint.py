@@ -9,14 +9,14 @@ import torch
 
 from iceform.certificates.adjoint import (
     Affine,
+    EntrywiseProduct,
     Floor,
     Matmul,
     Mean,
-    Move,
     Pointwise,
     Power,
-    Product,
     Quotient,
+    Rearrangement,
     Softmax,
     Sum,
     Tape,
@@ -84,11 +84,11 @@ class Twice:
         spread = self.step(Mean((-1,)), lambda v: v.mean(-1, keepdims=True), squares)
         spread = self.step(Sum(), lambda a, b: a + b, spread, self.given(torch.tensor(1e-3)))
         root = self.step(Power(-0.5), MP["root"], spread)
-        return self.step(Product(), lambda a, b: a * b, centred, root, state=True)
+        return self.step(EntrywiseProduct(), lambda a, b: a * b, centred, root, state=True)
 
     def attention(self, x, width):
         q, k, v = (self.affine(x, width, width) for _ in range(3))
-        turned = self.step(Move(lambda t: t.mT), lambda a: a.T, k)
+        turned = self.step(Rearrangement(lambda t: t.mT), lambda a: a.T, k)
         logits = self.step(Matmul(), lambda a, b: a.dot(b), q, turned)
         weights = self.step(Softmax(), softmax, logits)
         return self.step(Matmul(), lambda a, b: a.dot(b), weights, v)
@@ -120,7 +120,7 @@ def attack(seed):
             x = net.attention(x, width)
         elif kind == "product":
             gate = net.affine(x, width, width)
-            x = net.step(Product(), lambda a, b: a * b, x, gate)
+            x = net.step(EntrywiseProduct(), lambda a, b: a * b, x, gate)
         elif kind == "ratio":
             x = net.ratio(x, net.affine(x, width, width))
         else:
@@ -143,7 +143,7 @@ def hold(seeds):
 
 POSITIVE = torch.rand(2, 3, 4, dtype=F64, generator=torch.Generator().manual_seed(3)) + 0.5
 RULES = {
-    "sum": (Sum(-0.3), 2), "product": (Product(), 2), "quotient": (Quotient(), 2),
+    "sum": (Sum(-0.3), 2), "product": (EntrywiseProduct(), 2), "quotient": (Quotient(), 2),
     "matmul": (Matmul(), 2), "mean": (Mean((-1,)), 1), "tanh": (TANH, 1), "relu": (RELU, 1),
     "gelu": (Pointwise(torch.nn.functional.gelu, 1.13, 0.798), 1), "softmax": (Softmax(), 1),
     "floor": (Floor(0.9), 1),

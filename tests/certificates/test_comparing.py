@@ -6,16 +6,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from iceform.attention import Layout, LookUps, SoftmaxAttention
-from iceform.backends import bind
-from iceform.backends.base import rounding_of
 from iceform.certificates import Attestation
-from iceform.certificates.adjoint import Power, Product, Quotient, Tape
-from iceform.certificates.witness import Asked, Compared, _look_up_allowance
-from iceform.interpolation import Interpolant
+from iceform.certificates.adjoint import EntrywiseProduct, Power, Quotient, Tape
+from iceform.certificates.witness import Comparison, ReplayedEntry, _look_up_allowance
+from iceform.heads import LookUpLayout, LookUps, SoftmaxAttention
+from iceform.run import bind
+from iceform.run.base import rounding_of
+from iceform.tables import Interpolant
 
 F64 = torch.float64
-ROUNDING = bind(Layout(dim=2, samples=4, tokens=80).build(), "literal").rounding
+ROUNDING = bind(LookUpLayout(dim=2, samples=4, tokens=80).build(), "literal").rounding
 
 
 def layer(residual):
@@ -33,10 +33,12 @@ def test_entries_are_those_of_the_layer_and_differences_have_no_sign(residual):
     for token in range(5):
         for feature in range(3):
             got = out[token, feature]
-            exact = Asked(attention, tokens, token, feature, got).compare(ROUNDING)
+            exact = ReplayedEntry(attention, tokens, token, feature, got).compare(ROUNDING)
             assert exact.difference <= exact.allowed <= 1e-11
             for off in (-1e-3, 1e-3):
-                found = Asked(attention, tokens, token, feature, got + off).compare(ROUNDING)
+                found = ReplayedEntry(attention, tokens, token, feature, got + off).compare(
+                    ROUNDING
+                )
                 assert found.difference == pytest.approx(1e-3, rel=1e-9)
                 assert found.allowed == exact.allowed
                 assert found.rows == 1
@@ -50,7 +52,7 @@ def test_what_is_added_is_rounded_once_more():
     for token in range(5):
         got = (written[token, 1], tokens[token, 1] + written[token, 1])
         found = [
-            Asked(kind, tokens, token, 1, value).compare(ROUNDING).allowed
+            ReplayedEntry(kind, tokens, token, 1, value).compare(ROUNDING).allowed
             for kind, value in zip((plain, added), got, strict=True)
         ]
         size = float(tokens[token, 1].abs() + written[token, 1].abs())
@@ -58,14 +60,14 @@ def test_what_is_added_is_rounded_once_more():
 
 
 def test_the_worst_of_what_was_compared_is_kept():
-    near, far, over = Compared(1, 1e-3, 1.0), Compared(2, 0.5, 1.0), Compared(1, 2.0, 1.0)
+    near, far, over = Comparison(1, 1e-3, 1.0), Comparison(2, 0.5, 1.0), Comparison(1, 2.0, 1.0)
     for parts, worst in (((near, far), far), ((far, near), far), ((near, over, far), over)):
-        total = Compared()
+        total = Comparison()
         for part in parts:
             total = total.plus(part)
         assert (total.difference, total.allowed) == (worst.difference, worst.allowed)
         assert total.rows == sum(part.rows for part in parts)
-    lost = near.plus(Compared(1, math.nan, 1.0))
+    lost = near.plus(Comparison(1, math.nan, 1.0))
     assert not lost.difference <= lost.allowed
 
 
@@ -97,7 +99,7 @@ def test_a_known_error_counts_in_the_remainder_whatever_its_sign(sign):
     x = torch.tensor([1.5, 2.0], dtype=F64)
     tape = Tape()
     given = tape.leaf(x)
-    y = tape.apply(Product(), given, given, computed=x * x + 0.1 * sign)
+    y = tape.apply(EntrywiseProduct(), given, given, computed=x * x + 0.1 * sign)
     one = tape.leaf(torch.ones(2, dtype=F64))
     for step, exact in (
         (tape.apply(Power(3.0), y), x**6),
@@ -111,7 +113,7 @@ def test_a_known_error_counts_in_the_remainder_whatever_its_sign(sign):
 
 def test_what_is_allowed_covers_the_terms_of_every_argument():
     """z = x w - y is made of x w and of y less the table's centre, wherever those are."""
-    layout = Layout(dim=2, samples=4, tokens=80)
+    layout = LookUpLayout(dim=2, samples=4, tokens=80)
     table = Interpolant.fit(torch.sin, 499.0, 501.0, 1e-8)
     x, y = torch.full((3, 2), 500.0, dtype=F64), torch.zeros(3, dtype=F64)
     w = torch.tensor([0.5, 0.5], dtype=F64)
@@ -134,6 +136,8 @@ def test_what_is_allowed_covers_values_that_hardly_weigh():
     second[0, 1, 1] = 1.0
     attention = SoftmaxAttention(first, first, second, torch.eye(2, dtype=F64)[None])
     got = attention(tokens)[0, 1]
-    found = [Asked(attention, tokens, 0, 1, got, t).compare(ROUNDING) for t in ((), (table,))]
+    found = [
+        ReplayedEntry(attention, tokens, 0, 1, got, t).compare(ROUNDING) for t in ((), (table,))
+    ]
     assert found[0].allowed < 1e-3 * 2.0**-53 * 1e6
     assert 2.0**-53 * 1e6 <= found[1].allowed <= 1e-8

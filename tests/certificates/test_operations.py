@@ -10,14 +10,14 @@ import torch
 
 from iceform.certificates.adjoint import (
     Affine,
+    EntrywiseProduct,
     Floor,
     Matmul,
     Mean,
-    Move,
     Pointwise,
     Power,
-    Product,
     Quotient,
+    Rearrangement,
     Softmax,
     Sum,
     Tape,
@@ -79,7 +79,10 @@ def test_rounding_of_sums(factor):
 
 def test_rounding_of_products_and_quotients():
     a, b = drawn(40, seed=2), drawn(40, seed=3)
-    for operation, op in ((Product(), lambda p, q: p * q), (Quotient(), lambda p, q: p / q)):
+    for operation, op in (
+        (EntrywiseProduct(), lambda p, q: p * q),
+        (Quotient(), lambda p, q: p / q),
+    ):
         out = operation.accurate(a, b)
         want = [op(p, q) for p, q in zip(exact(a), exact(b), strict=True)]
         bound = torch.as_tensor(operation.rounding(out, a, b))
@@ -87,7 +90,7 @@ def test_rounding_of_products_and_quotients():
             assert abs(value - w) <= found
             assert U * abs(w) * (1 - 2 * U) <= found <= U * abs(w) * (1 + 4 * U)
     infinite = torch.tensor([-math.inf], dtype=F64)
-    assert float(Product().rounding(infinite, infinite, infinite)) == 0.0
+    assert float(EntrywiseProduct().rounding(infinite, infinite, infinite)) == 0.0
 
 
 @pytest.mark.parametrize("n", [1, 5, 40])
@@ -232,7 +235,7 @@ def test_first_orders_are_the_slopes_times_the_radii():
     """Neither more nor less, entry by entry; and pushed forward with their signs."""
     x, y = drawn(4, 4, seed=15, positive=True), drawn(4, 4, seed=16, positive=True)
     p, q = drawn(4, 4, seed=17).abs(), drawn(4, 4, seed=18).abs()
-    for operation in (Sum(-0.3), Product(), Quotient(), Matmul()):
+    for operation in (Sum(-0.3), EntrywiseProduct(), Quotient(), Matmul()):
         out = operation.call(x, -y)
         radii = [0.01 * p, 0.01 * q]
         slopes = torch.autograd.functional.jacobian(operation.call, (x, -y))
@@ -260,7 +263,7 @@ def test_remainders_of_products_and_quotients_are_reached():
     a, b, p, q = (Fraction(v) for v in (3, -2, Fraction(1, 4), Fraction(1, 2)))
     numbers = [torch.tensor([float(v)], dtype=F64) for v in (a, b, p, q)]
     x, radii = numbers[:2], numbers[2:]
-    assert float(Product().carried(x[0] * x[1], x, radii).rest) == float(p * q)
+    assert float(EntrywiseProduct().carried(x[0] * x[1], x, radii).rest) == float(p * q)
     found = Quotient().carried(x[0] / x[1], x, radii).rest
     left = [abs((a - p * s) / (b - q * t) - a / b + (p * s - a / b * q * t) / b)
             for s in (-1, 1) for t in (-1, 1)]  # fmt: skip
@@ -340,16 +343,18 @@ def test_what_was_computed_is_compared_with_what_the_step_is():
     x = torch.tensor([1.5, -2.0], dtype=F64)
     tape = Tape()
     given = tape.leaf(x)
-    off = tape.apply(Product(), given, given, computed=x * x + torch.tensor([1e-3, -1e-5]).double())
+    off = tape.apply(
+        EntrywiseProduct(), given, given, computed=x * x + torch.tensor([1e-3, -1e-5]).double()
+    )
     assert tape.bound(off).tolist() == pytest.approx([1e-3, 1e-5], rel=1e-6)
     assert bool((tape.bound(off) >= (tape.value(off) - x * x).abs()).all())
-    said = tape.apply(Product(), given, given, computed=x * x + 1e-3, error=1e-2)
+    said = tape.apply(EntrywiseProduct(), given, given, computed=x * x + 1e-3, error=1e-2)
     assert tape.bound(said).tolist() == pytest.approx([1e-2] * 2, rel=1e-8)
-    moved = tape.apply(Move(lambda t: t.flip(0)), off)
+    moved = tape.apply(Rearrangement(lambda t: t.flip(0)), off)
     assert tape.bound(moved).tolist() == pytest.approx([1e-5, 1e-3], rel=1e-6)
-    exactly = tape.apply(Move(lambda t: t.flip(0)), given)
+    exactly = tape.apply(Rearrangement(lambda t: t.flip(0)), given)
     assert tape.bound(exactly).tolist() == [0.0, 0.0]
-    rounded = tape.bound(tape.apply(Product(), given, given))
+    rounded = tape.bound(tape.apply(EntrywiseProduct(), given, given))
     want = 2.0**-53 * x.square()
     assert bool((want <= rounded).all() & (rounded <= 1.001 * want).all())
 

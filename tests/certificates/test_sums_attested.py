@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from iceform.attention import Layout, LookUps
-from iceform.backends import Fused
-from iceform.backends.windowed import tell
-from iceform.certificates import Attestation, Witness, witness
+from iceform.certificates import Attestation, RecordingBackend, witness
 from iceform.errors import IntegrityError
-from iceform.interpolation import Interpolant
+from iceform.heads import LookUpLayout, LookUps
+from iceform.run import FusedBackend
+from iceform.run.windowed import tell
+from iceform.tables import Interpolant
 from iceform.validation import unit_roundoff
 
-LAYOUT = Layout(dim=2, samples=4, tokens=80)
+LAYOUT = LookUpLayout(dim=2, samples=4, tokens=80)
 TABLE = Interpolant.fit(torch.tanh, -6, 6, 1e-8)
 TILE, PARTS = 3, 40
 TILES = 2 * PARTS + 17  # the last one is in a part that is neither the first nor the last
@@ -25,7 +25,7 @@ def look_ups(rows):
     return LookUps(LAYOUT, TABLE, x, y, torch.tensor([0.5, 0.25]).double())
 
 
-class Tiled(Fused):
+class Tiled(FusedBackend):
     """Adds up a few rows at a time in many parts, all but one sample."""
 
     def __init__(self, missing=None):
@@ -42,7 +42,7 @@ class Tiled(Fused):
         return sums.sum(0)
 
 
-class OffMean(Fused):
+class OffMean(FusedBackend):
     """Right in every part of a sum, and off in the mean by some units of it."""
 
     def __init__(self, units):
@@ -53,7 +53,7 @@ class OffMean(Fused):
         return super().mean(prompt, watch, dtype) * (1 + self.units * unit_roundoff(dtype))
 
 
-class Noting(Fused):
+class Noting(FusedBackend):
     """Remembers the shapes of what it returns."""
 
     def __init__(self):
@@ -70,7 +70,7 @@ def test_the_last_tile_of_many_is_always_looked_at():
     """A sum that stops too soon is noticed every time, whichever other part is drawn."""
     count = (TILES - 1) * TILE + 1
     for missing in (None, count - 1):
-        watched = Witness(Tiled(missing))
+        watched = RecordingBackend(Tiled(missing))
         watched.total(look_ups(count))
         for _ in range(4):
             if missing is None:
@@ -83,7 +83,7 @@ def test_the_last_tile_of_many_is_always_looked_at():
 def test_a_mean_may_be_off_by_units_of_the_mean_and_not_of_the_sum():
     """One part, eight more operations and the answer's own rounding: eleven units."""
     for units, fine in ((0, True), (4, True), (40, False)):
-        watched = Witness(OffMean(units))
+        watched = RecordingBackend(OffMean(units))
         watched.mean(look_ups(1000))
         if fine:
             assert watched.attest().ok
@@ -95,7 +95,7 @@ def test_a_mean_may_be_off_by_units_of_the_mean_and_not_of_the_sum():
 def test_a_sum_is_attested_in_as_little_memory_as_is_said(monkeypatch):
     """All rows of a part are run again, and no more numbers at once than may be held."""
     monkeypatch.setattr(witness, "_HELD", 400)
-    watched = Witness(Noting())
+    watched = RecordingBackend(Noting())
     watched.total(look_ups(1000))
     watched.inner.shapes.clear()
     assert watched.attest().ok

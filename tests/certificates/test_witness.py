@@ -7,21 +7,21 @@ import pytest
 import torch
 
 import iceform as ice
-from iceform.attention import Average, Layout, LookUps
-from iceform.backends import Fused, Literal, bind, primitives, rounding_of, windowed
-from iceform.certificates import Attestation, Ledger, Witness
+from iceform.certificates import Attestation, Ledger, RecordingBackend
 from iceform.certificates.witness import compare_entries
 from iceform.errors import IntegrityError
-from iceform.interpolation import Interpolant
+from iceform.heads import LookUpLayout, LookUps, SoftmaxAverage
+from iceform.run import FusedBackend, LiteralBackend, bind, primitives, rounding_of, windowed
+from iceform.tables import Interpolant
 
-LAYOUT = Layout(dim=2, samples=4, tokens=80)
+LAYOUT = LookUpLayout(dim=2, samples=4, tokens=80)
 TABLE = Interpolant.fit(torch.tanh, -6, 6, 1e-8)
 
 
 HOW = ["run", "total", "average", "batch", "batched total"]
 
 
-class Wrong(Fused):
+class Wrong(FusedBackend):
     """Off by a little in some rows, as a broken kernel would be."""
 
     off = 1e-9
@@ -33,7 +33,7 @@ class Wrong(Fused):
         return super().total(prompt, watch) + prompt.count * self.off
 
 
-class WrongSums(Fused):
+class WrongSums(FusedBackend):
     """Right row by row, wrong in their sum."""
 
     def total(self, prompt, watch=None):
@@ -47,12 +47,12 @@ def look_ups(rows=50, *batch):
 
 def average():
     x = torch.randn(60, 2).double()
-    return Average(LAYOUT, x, -x.square().sum(1), x, torch.randn(30, 2).double())
+    return SoftmaxAverage(LAYOUT, x, -x.square().sum(1), x, torch.randn(30, 2).double())
 
 
 @pytest.mark.parametrize("how", HOW)
 def test_a_backend_that_is_right_is_attested(how):
-    witness = Witness(bind(LAYOUT.build(), "fused"))
+    witness = RecordingBackend(bind(LAYOUT.build(), "fused"))
     _use(witness, how)
     found = witness.attest()
     assert found.ok
@@ -62,18 +62,18 @@ def test_a_backend_that_is_right_is_attested(how):
 
 @pytest.mark.parametrize("how", HOW)
 def test_a_backend_that_is_wrong_is_not(how):
-    witness = Witness(Wrong(LAYOUT.build()))
+    witness = RecordingBackend(Wrong(LAYOUT.build()))
     _use(witness, how)
     with pytest.raises(IntegrityError, match="from the literal matrices"):
         witness.attest()
-    with ice.unchecked():
+    with ice.heads.unchecked():
         found = witness.attest()
     assert not found.ok
     assert found.difference > found.allowed
 
 
 def test_a_wrong_sum_of_right_rows_is_noticed():
-    witness = Witness(WrongSums(LAYOUT.build()))
+    witness = RecordingBackend(WrongSums(LAYOUT.build()))
     _use(witness, "total")
     with pytest.raises(IntegrityError, match="from the literal matrices"):
         witness.attest()
@@ -95,7 +95,7 @@ def test_a_set_of_a_batch_is_that_set():
 
 def test_weights_that_change_during_a_run_are_noticed():
     network = LAYOUT.build()
-    witness = Witness(Fused(network))
+    witness = RecordingBackend(FusedBackend(network))
     witness.run(look_ups())
     network.layers[1].w_v.mul_(1.5)
     with pytest.raises(IntegrityError, match="weights were changed"):
@@ -106,7 +106,7 @@ def test_rows_are_drawn_at_random_and_from_every_part_of_a_run():
     """A fault in one prompt of many is found sooner or later."""
     seen = set()
     for _ in range(40):
-        witness = Witness(bind(LAYOUT.build(), "fused"))
+        witness = RecordingBackend(bind(LAYOUT.build(), "fused"))
         for place in range(12):
             witness.total(look_ups(rows=4 + place))
         seen |= {kept.prompt.count - 4 for kept in witness._seen}
@@ -114,7 +114,7 @@ def test_rows_are_drawn_at_random_and_from_every_part_of_a_run():
 
 
 def test_a_literal_run_needs_no_second_look():
-    witness = Witness(Literal(LAYOUT.build()))
+    witness = RecordingBackend(LiteralBackend(LAYOUT.build()))
     witness.run(look_ups())
     found = witness.attest()
     assert found.ok
@@ -131,7 +131,7 @@ def test_what_is_not_attested_says_why():
 @pytest.mark.parametrize("backend", ["literal", "fused"])
 def test_a_run_inside_torch_func_is_attested_and_leaves_no_wrapper_behind(backend):
     """The network is built, hashed and read inside the transform, and used after it."""
-    em = ice.GradientStep("squared", 0.5, dim=2, samples=11, eps=1e-6, backend=backend)
+    em = ice.paper.GradientStep("squared", 0.5, dim=2, samples=11, eps=1e-6, backend=backend)
     x, y, w = torch.rand(11, 2).double(), torch.rand(11).double(), torch.rand(2).double()
     said = []
 
@@ -189,7 +189,7 @@ FAULTS = {
 
 def step_of(n=200):
     g = torch.Generator().manual_seed(1)
-    em = ice.GradientStep("squared", 0.5, dim=3, samples=n, eps=1e-6, backend="fused")
+    em = ice.paper.GradientStep("squared", 0.5, dim=3, samples=n, eps=1e-6, backend="fused")
     x, y, w = (torch.rand(*s, generator=g, dtype=torch.float64) for s in ((n, 3), (n,), (3,)))
     return em, (x / 2, y / 2, w / 2)
 
@@ -206,7 +206,7 @@ def test_a_sum_that_leaves_out_a_sample_is_noticed(fault, monkeypatch):
     monkeypatch.setattr(where, name, spoil(getattr(where, name)))
     with pytest.raises(IntegrityError, match="from the literal matrices"):
         em.run(*inputs)
-    with ice.unchecked():
+    with ice.heads.unchecked():
         assert em.run(*inputs).attestation.ok is False
 
 
@@ -220,7 +220,7 @@ def test_every_way_of_adding_up_is_attested(how, monkeypatch):
         prompt = replace(prompt, factors=torch.rand(200).double() + 0.5)
     told = "count" if how.startswith("count") else "total"
     for spoil in (False, True):
-        witness = Witness(bind(LAYOUT.build(), "fused"))
+        witness = RecordingBackend(bind(LAYOUT.build(), "fused"))
         if spoil:
             inner = getattr(type(witness.inner), told)
             monkeypatch.setattr(

@@ -29,7 +29,7 @@ def test_no_number_is_unbound():
         ("docs/errata.md", "\nIt moves by $\\tanh 1.31 = .8643$.\n"),
         ("docs/notebooks/own_loss.ipynb", "\nIt takes 3.71 ms, 18 % less.\n"),
         ("CHANGELOG.md", "\n- Fits take a sixth of the time.\n"),
-        ("src/iceform/interpolation/bounds.py", "\nErrors stay below 4.31e-7 everywhere.\n"),
+        ("src/iceform/tables/bounds.py", "\nErrors stay below 4.31e-7 everywhere.\n"),
         ("studies/heads.py", "\nThe error is 0.4127 there.\n"),
     ],
 )

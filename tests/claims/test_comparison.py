@@ -3,7 +3,7 @@
 import pytest
 
 import iceform as ice
-from iceform.attention.variants import ProjectedAttention
+from iceform.heads.variants import ProjectedAttention
 from tests.claims.scan import ROOT, pages
 
 PAGE = "docs/comparison.md"

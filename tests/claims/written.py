@@ -14,6 +14,7 @@ from pathlib import Path
 
 from estimator_tests.sklearn import scoreboard as estimators
 
+from benchmarks import text_tables
 from tests.attacks import __main__ as attacks
 from tests.claims.scan import ROOT
 from tests.mutants import __main__ as mutants
@@ -126,6 +127,14 @@ BLOCKS = (
           ROOT / "tests" / "mutants" / "mutants.py", _mutants),
     Block("docs/certificates.md", "drawn mutants", "python -m tests.mutants --random all",
           mutants.KEPT, mutants.kept_table),
+    Block("docs/text_computer.md", "library", "python -m benchmarks.text library",
+          text_tables.LIBRARY, text_tables.library),
+    Block("docs/text_computer.md", "random programs", "python -m benchmarks.text greedy",
+          text_tables.RANDOM, text_tables.random_programs),
+    Block("docs/text_computer.md", "speed", "python -m benchmarks.text speed",
+          text_tables.SPEED, text_tables.speed),
+    Block("docs/text_computer.md", "llama", "python -m benchmarks.text_llama",
+          text_tables.LLAMA, text_tables.llama),
     Block("docs/scikit_learn.md", "scoreboard", "python -m estimator_tests.sklearn.scoreboard",
           estimators.ROWS, lambda: estimators.table(_json(estimators.ROWS))),
 )  # fmt: skip

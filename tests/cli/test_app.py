@@ -2,25 +2,25 @@
 
 import json
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import iceform
-from iceform import LOSSES, GradientStep, PrecisionError, cli
+from iceform import cli
 from iceform.arithmetic import at_most
-from iceform.cli.app import app
+from iceform.cli.exits import missing_extra
 from iceform.cli.planning import other_regime
+from iceform.errors import PrecisionError
+from iceform.expressions import LOSSES
+from iceform.paper import GradientStep
+from tests.cli.terminal import Shown, run
 
 ROOT = Path(__file__).parents[2]
 SIZES = ["--dim", "3", "--samples", "5"]
-
-
-def run(*arguments: str):
-    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "100"})
 
 
 def refused(*arguments: str) -> str:
@@ -83,7 +83,7 @@ def test_a_spectral_table_that_cannot_be_had_is_left_out(monkeypatch):
 
 def test_the_plan_counts_the_shortest_prompt_that_is_known():
     asked = ("plan", *SIZES, "--eps", "1e-3", "--loss")
-    short = iceform.CompactStep("huber", dim=3, samples=5, eps=1e-3).plan.tokens
+    short = iceform.paper.CompactStep("huber", dim=3, samples=5, eps=1e-3).plan.tokens
     assert json.loads(run(*asked, "huber", "--json").stdout)["fewest_tokens"] == short
     assert f"{short:,} tokens" in run(*asked, "huber").stdout
     assert json.loads(run(*asked, "logistic", "--json").stdout)["fewest_tokens"] is None
@@ -167,34 +167,87 @@ def test_help_of_plan_names_every_loss_and_option():
         assert word in words
 
 
-def forget(monkeypatch, *parts):
-    """As if these parts of the package had not been imported yet."""
-    for part in parts:
-        for name in [n for n in sys.modules if f"{n}.".startswith(f"iceform.{part}.")]:
-            monkeypatch.delitem(sys.modules, name)
-        monkeypatch.delattr(iceform, part, raising=False)
+def test_every_command_has_help_with_an_example():
+    for name in cli.COMMANDS:
+        words = run(name, "--help")
+        assert words.exit_code == 0
+        assert f"Example: iceform {name} " in words.stdout
+        assert "--json" in words.stdout
 
 
-def uninstall(monkeypatch, module):
-    """As if this module were not installed."""
-    for name in [n for n in sys.modules if n.startswith(f"{module}.")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, module, None)
+def test_the_commands_need_nothing_beyond_the_core():
+    """Each in a process in which whatever an extra brings cannot be imported."""
+    extras = sorted({"typer", "rich", "matplotlib", "jinja2", "pandas", "sklearn", "scipy"})
+    code = f"""
+import sys
+for name in {extras!r}:
+    sys.modules[name] = None
+from iceform.cli import main
+assert main(["plan", *{SIZES!r}]) == 0
+assert main([]) == 2
+assert "torch" in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("module", ["typer", "rich"])
-def test_the_command_names_the_extra_that_is_missing(module, monkeypatch, capsys):
-    forget(monkeypatch, "cli")
-    uninstall(monkeypatch, module)
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    assert stopped.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line == f"error: {module} is not installed; run pip install 'iceform[cli]'"
+def test_help_loads_nothing_that_is_slow():
+    code = "import sys\nfrom iceform.cli import main\nmain([])\nassert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_missing_extra_is_named(monkeypatch):
+    def missing(_):
+        raise ModuleNotFoundError("no", name="transformers.models")
+
+    monkeypatch.setattr(cli.COMMANDS["check"], "main", missing)
+    assert refused("check") == (
+        "error: transformers is not installed; run pip install 'iceform[export]'"
+    )
+
+
+def test_an_interrupt_is_one_line_and_its_own_status(monkeypatch):
+    def stopped(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.COMMANDS["plan"], "main", stopped)
+    result = run("plan")
+    assert (result.exit_code, result.stderr) == (130, "interrupted: nothing was written\n")
+
+
+def test_a_package_adds_a_command(monkeypatch):
+    def added(words):
+        print(*words)
+        return 7
+
+    class Added:
+        name, value, dist = "shout", "nowhere:shout", None
+
+        @staticmethod
+        def load():
+            return added
+
+    def entry_points(group, name=None):
+        assert group == "iceform.commands"
+        return [Added] if name in (None, "shout") else []
+
+    monkeypatch.setattr(cli, "entry_points", entry_points)
+    assert run("shout", "a", "b") == Shown(7, "a b\n", "")
+    assert " shout " in run("--help").stdout
+
+
+@pytest.mark.parametrize(("name", "package"), cli.PACKAGES.items())
+def test_a_command_of_a_package_that_is_not_installed_names_it(name, package, monkeypatch):
+    monkeypatch.setattr(cli, "entry_points", lambda **_: [])
+    for words in ((), ("--help",)):
+        assert refused(name, *words) == (
+            f"error: iceform {name} is in a package: pip install {package}"
+        )
 
 
 def test_other_missing_modules_are_not_hidden():
-    assert cli.missing_extra(ModuleNotFoundError("no", name="nowhere")) is None
+    assert missing_extra(ModuleNotFoundError("no", name="nowhere")) is None
 
 
 def test_python_m_iceform(monkeypatch, capsys):
@@ -206,10 +259,9 @@ def test_python_m_iceform(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("words", [(), ("--help",), ("run", "--help"), ("run", "--seeds", "3")])
-@pytest.mark.parametrize("inside", [True, False])
-def test_the_studies_are_named_wherever_the_command_is_asked(words, inside, tmp_path, monkeypatch):
-    """In a clone and outside of one, for help and for a run: one line that says what to type."""
-    monkeypatch.chdir(ROOT if inside else tmp_path)
+def test_commands_that_are_gone_say_what_to_do_instead(words, monkeypatch):
+    monkeypatch.setattr(cli, "entry_points", lambda **_: [])
     assert "run python -m studies" in refused("experiments", *words)
     assert (ROOT / "studies" / "__main__.py").is_file()
-    assert "experiments" not in run("--help").stdout
+    assert "pandas.read_csv('FILE').info()" in refused("inspect", *words)
+    assert not {"experiments", "inspect"} & set(run("--help").stdout.split())

@@ -4,9 +4,8 @@ import json
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from iceform.cli.app import app
+from tests.cli import terminal
 
 pytest.importorskip(
     "transformers", reason="stock targets need transformers"
@@ -14,7 +13,7 @@ pytest.importorskip(
 
 
 def run(*words):
-    return CliRunner().invoke(app, ["check", *map(str, words)])
+    return terminal.run("check", *words)
 
 
 @pytest.fixture(scope="module")

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from iceform.computer.library import EXAMPLES, Example
+from iceform.computer.library import EXAMPLES, LibraryExample
 
 
 @dataclass(frozen=True)
 class Case:
     """An example of the library beside its peer."""
 
-    example: Example
+    example: LibraryExample
     peer: Callable[[np.ndarray, np.ndarray], Any]
     within: float
 

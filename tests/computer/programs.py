@@ -19,14 +19,14 @@ from iceform.computer.instructions import (
     FLAG,
     Assembly,
     Instruction,
+    MemoryVariable,
     Operand,
     Output,
     TablePair,
-    Variable,
     Write,
 )
-from iceform.computer.prompt import Prompt
-from iceform.interpolation import Grid
+from iceform.computer.prompt import ProgramPrompt
+from iceform.tables import Grid
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 Memory = dict[str, dict[int, np.ndarray]]
@@ -91,14 +91,20 @@ def less(reach: float) -> TablePair:
     return table("less", zero, minus, -reach, reach, 16)
 
 
-def flag_variable() -> Variable:
-    return Variable(FLAG, "lane0", (Write("one"),))
+def flag_variable() -> MemoryVariable:
+    return MemoryVariable(FLAG, "lane0", (Write("one"),))
 
 
 def _assembly(
-    name: str, width: int, dim: int, variables: Sequence[Variable], tables: Sequence[TablePair],
-    instructions: Sequence[Instruction], outputs: Sequence[Output], **parameters: int | None,
-) -> Assembly:  # fmt: skip
+    name: str,
+    width: int,
+    dim: int,
+    variables: Sequence[MemoryVariable],
+    tables: Sequence[TablePair],
+    instructions: Sequence[Instruction],
+    outputs: Sequence[Output],
+    **parameters: int | None,
+) -> Assembly:
     made = Assembly(name, width, dim, (flag_variable(), *variables), tuple(tables),
                     tuple(instructions), tuple(outputs), parameters)  # fmt: skip
     made.check()
@@ -109,11 +115,11 @@ def _assembly(
 def least_squares(dim: int = 3, lr: float = 0.5) -> Assembly:
     """w <- w - lr mean(x (x . w - y)), for ever."""
     variables = (
-        Variable("x", "samples", (Write("x", width=dim),)),
-        Variable("minus y", "samples", (Write("y", -1.0),)),
-        Variable("t", "samples"),
-        Variable("g", "samples"),
-        Variable("w", "lane0"),
+        MemoryVariable("x", "samples", (Write("x", width=dim),)),
+        MemoryVariable("minus y", "samples", (Write("y", -1.0),)),
+        MemoryVariable("t", "samples"),
+        MemoryVariable("g", "samples"),
+        MemoryVariable("w", "lane0"),
     )
     program = (
         Instruction(0, "t", Operand(own="x"), Operand(lane0="w"), "times", 1),
@@ -134,14 +140,14 @@ def kernel_regression(dim: int = 2, gamma: float = 2.0) -> Assembly:
     """
     width = dim + 2
     variables = (
-        Variable("x", "samples", (Write("x", width=dim),)),
-        Variable("y", "samples", (Write("y", first=dim + 1, width=1),)),
-        Variable("at", "lane0", (Write("one", first=dim, width=1),)),
-        Variable("s", "samples"),
-        Variable("key", "samples"),
-        Variable("query", "lane0", (Write("query", width=dim + 1),)),
-        Variable("answer", "lane0"),
-        Variable("r", "lane0"),
+        MemoryVariable("x", "samples", (Write("x", width=dim),)),
+        MemoryVariable("y", "samples", (Write("y", first=dim + 1, width=1),)),
+        MemoryVariable("at", "lane0", (Write("one", first=dim, width=1),)),
+        MemoryVariable("s", "samples"),
+        MemoryVariable("key", "samples"),
+        MemoryVariable("query", "lane0", (Write("query", width=dim + 1),)),
+        MemoryVariable("answer", "lane0"),
+        MemoryVariable("r", "lane0"),
     )
     program = (
         Instruction(0, "s", Operand(own="x"), Operand(own="x"), "times", 1),
@@ -161,10 +167,10 @@ def kernel_regression(dim: int = 2, gamma: float = 2.0) -> Assembly:
 def halving(*, late: bool = True) -> Assembly:
     """while v > 0.1: v /= 2, with the turns counted; ``late`` waits a cycle before the branch."""
     variables = (
-        Variable("v", "lane0", (Write("start"),)),
-        Variable("turns", "lane0"),
-        Variable("step", "lane0", (Write("one", 1 / 64),)),
-        Variable("idle", "lane0"),
+        MemoryVariable("v", "lane0", (Write("start"),)),
+        MemoryVariable("turns", "lane0"),
+        MemoryVariable("step", "lane0", (Write("one", 1 / 64),)),
+        MemoryVariable("idle", "lane0"),
     )
     program = [
         Instruction(0, FLAG, Operand(lane0="v"), Operand(), "above", 1),
@@ -188,12 +194,12 @@ def halving(*, late: bool = True) -> Assembly:
 def filtering(noise: float = 0.5, drift: float = 0.1) -> Assembly:
     """The variance of a scalar Kalman filter: p <- p - p^2/(p + r) + q, for ever."""
     variables = (
-        Variable("p", "lane0", (Write("start"),)),
-        Variable("r", "lane0", (Write("one", noise),)),
-        Variable("q", "lane0", (Write("one", drift),)),
-        Variable("s", "lane0"),
-        Variable("gain", "lane0"),
-        Variable("t", "lane0"),
+        MemoryVariable("p", "lane0", (Write("start"),)),
+        MemoryVariable("r", "lane0", (Write("one", noise),)),
+        MemoryVariable("q", "lane0", (Write("one", drift),)),
+        MemoryVariable("s", "lane0"),
+        MemoryVariable("gain", "lane0"),
+        MemoryVariable("t", "lane0"),
     )
     program = (
         Instruction(0, "s", Operand(lane0="p", own="r"), Operand(), "inverse", 1),
@@ -239,7 +245,7 @@ class Interpreter:
         self.before: dict[int, np.ndarray] = {}
 
     @staticmethod
-    def _lanes(variable: Variable, count: int) -> range:
+    def _lanes(variable: MemoryVariable, count: int) -> range:
         return range(1) if variable.lanes == "lane0" else range(1, count + 1)
 
     def value(self, name: str) -> np.ndarray:
@@ -323,5 +329,5 @@ def prompt_of(name: str, samples: int, dtype: torch.dtype = torch.float64, seed:
     return computer, computer.prompt(program, x, y, **parameters), cycles
 
 
-def memory_of(prompt: Prompt, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
+def memory_of(prompt: ProgramPrompt, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
     return {v.name: prompt.value(tokens, v.name) for v in prompt.assembly.variables}

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from iceform.attention.variants import ProjectedAttention
 from iceform.computer.computer import Computer
 from iceform.computer.instructions import Instruction, Operand
-from iceform.computer.layout import Margins, Sizes, underflow
+from iceform.computer.layout import ComputerSizes, MaskMargins, underflow
 from iceform.computer.library import EXAMPLES
 from iceform.computer.literal import every_entry, needed_entries
 from iceform.computer.rounding import instruction_rounding
 from iceform.errors import CapacityError, ShapeError
+from iceform.heads.variants import ProjectedAttention
 from tests.computer import programs
 from tests.computer.programs import PROGRAMS, Interpreter, memory_of, prompt_of
 
@@ -145,7 +145,7 @@ def test_exp_of_minus_tau_is_zero(dtype):
     tau = underflow(dtype)
     assert torch.exp(torch.tensor(-float(tau), dtype=dtype)) == 0
     assert torch.exp(torch.tensor(-float(tau) + 3, dtype=dtype)) > 0
-    margins = Margins.of(1e6, 100.0, dtype)
+    margins = MaskMargins.of(1e6, 100.0, dtype)
     assert margins.see >= tau + 1e6
     assert margins.fetch >= tau + 100 * margins.flag
     assert all(
@@ -169,7 +169,7 @@ def test_a_table_of_800_entries_beside_a_narrow_one():
     prompt = computer.prompt(program, x)
     tokens = computer.execute(prompt, 2, every=True).tokens
     torch.testing.assert_close(prompt.value(tokens, "g")[:, :3], x.sin(), rtol=0, atol=1e-10)
-    small = Sizes.needed(program, 4).__dict__ | {"logits": 256}
+    small = ComputerSizes.needed(program, 4).__dict__ | {"logits": 256}
     with pytest.raises(CapacityError, match=r"logits \d+ \(this computer: 256\)"):
         Computer(**small).prompt(program, x)
 

@@ -3,9 +3,8 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from iceform.cli.app import app
+from tests.cli.terminal import run
 
 GOOD = """
 import iceform as ice
@@ -26,7 +25,7 @@ TWO = GOOD + GOOD.replace("halved", "other")
 def compiled(tmp_path, text, *options):
     file = tmp_path / "mine.py"
     file.write_text(text)
-    return CliRunner().invoke(app, ["compile", str(file), "--dim", "2", *options])
+    return run("compile", file, "--dim", "2", *options)
 
 
 def test_it_explains_the_program(tmp_path):
@@ -75,6 +74,6 @@ def test_what_cannot_be_compiled_is_one_line(tmp_path, text, says):
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    found = CliRunner().invoke(app, ["compile", str(tmp_path / "nowhere.py")])
+    found = run("compile", tmp_path / "nowhere.py")
     assert found.exit_code != 0
     assert "no file" in found.output

@@ -170,7 +170,8 @@ def test_a_step_that_is_too_long_is_no_contraction():
                 w = w - lr * mean(x * ((x * w).sum() - y))
             return w
 
-        return compile(algorithm(written), 3, 8, bounds={"w": 4.0}).certificate.error
+        program = compile(algorithm(written), 3, 8, bounds={"w": 4.0})
+        return program.certify(backend="literal")[0].error
 
     assert descent(0.65) < 1e-9
     assert descent(0.7) > 5 * descent(0.65)  # 1.1 a turn

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from iceform.attention import unchecked
 from iceform.computer import attest, library, lookups
 from iceform.computer.compile import compile
 from iceform.computer.computer import Computer
-from iceform.computer.fused import Fused
+from iceform.computer.fused import FastExecutor
 from iceform.computer.instructions import Instruction, Operand
 from iceform.computer.layout import code
 from iceform.computer.literal import every_entry
 from iceform.errors import BoundError, IntegrityError, ProgramError
+from iceform.heads import unchecked
 from tests.computer import programs
 from tests.computer.programs import PROGRAMS, Interpreter, memory_of, prompt_of
 
@@ -136,6 +136,19 @@ def changed(buffer: torch.Tensor, at: object, factor: float) -> Iterator[None]:
             yield
     finally:
         buffer.copy_(kept)
+
+
+def test_the_fused_way_is_taken_where_the_weights_are_the_frozen_ones():
+    """With any other weight, or where every entry is asked for, the matrices are multiplied."""
+    computer, prompt, _ = prompt_of("least squares", SAMPLES)
+    assert computer.execute(prompt, 4).attestation.backend == "fused"
+    assert computer.execute(prompt, 4, every=True).attestation.backend == "literal"
+    reads = group_of(computer, 1)
+    with changed(reads.w_v, reads.labels.index("b lane0"), 0.5):
+        run = computer.execute(prompt, 4)
+    assert run.attestation.backend == run.backend == "literal"
+    assert not run.attestation.ok
+    assert computer.execute(prompt, 4).backend == "fused"
 
 
 def both(computer, prompt, cycles):
@@ -343,7 +356,7 @@ def test_an_average_that_leaves_out_a_lane_is_noticed(monkeypatch):
     computer = Computer.for_programs([program], lanes=8192)
     x, y = programs.data(5, 8192, 3)
     prompt = computer.prompt(program, x, y)
-    right = Fused._found
+    right = FastExecutor._found
 
     def wrong(self, read, name, state, lanes):
         held = state.memory.get(name)
@@ -355,7 +368,7 @@ def test_an_average_that_leaves_out_a_lane_is_noticed(monkeypatch):
     said = computer.execute(prompt, 12, backend="fused").attestation
     assert said.ok
     assert "of 8192 lanes" in said.note
-    monkeypatch.setattr(Fused, "_found", wrong)
+    monkeypatch.setattr(FastExecutor, "_found", wrong)
     monkeypatch.setattr(attest, "_LEAST", 60.0)  # seconds: every cycle that is kept
     with unchecked():
         found = computer.execute(prompt, 12, backend="fused").attestation

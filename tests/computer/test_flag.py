@@ -7,7 +7,14 @@ import torch
 
 from iceform.computer import FLAG, computer
 from iceform.computer.computer import Computer
-from iceform.computer.instructions import Assembly, Instruction, Operand, Output, Variable, Write
+from iceform.computer.instructions import (
+    Assembly,
+    Instruction,
+    MemoryVariable,
+    Operand,
+    Output,
+    Write,
+)
 from iceform.computer.interpret import own_cycles
 from iceform.errors import BoundError, CapacityError, ProgramError
 from tests.computer import programs as by_hand
@@ -29,9 +36,12 @@ def branch(*writes, table=None):
         Instruction(at + 1, "void", Operand(), Operand(), "one", at + 1),
     )
     names = (
-        Variable(FLAG, "lane0", writes), Variable("w", "lane0"), Variable("void", "lane0"),
-        Variable("t", "lane0", (Write("t"),)), Variable("x", "samples", (Write("x", width=1),)),
-    )  # fmt: skip
+        MemoryVariable(FLAG, "lane0", writes),
+        MemoryVariable("w", "lane0"),
+        MemoryVariable("void", "lane0"),
+        MemoryVariable("t", "lane0", (Write("t"),)),
+        MemoryVariable("x", "samples", (Write("x", width=1),)),
+    )
     tables = (one, two) if table is None else (one, two, table)
     return Assembly("branch", 1, 1, names, tables, code, (Output("w", "w"),), {"t": None})
 
@@ -93,15 +103,15 @@ def test_a_literal_run_is_bounded_by_the_programs_own_cycles(monkeypatch):
     machine = Computer.for_programs([program], lanes=2)
     x, y = torch.zeros(2, 1, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
     prompt = machine.prompt(program, x, y, start=1.7)
-    run = machine.execute(prompt)
+    run = machine.execute(prompt, backend="literal")
     assert own_cycles(prompt, 1000) == machine.execute(prompt, backend="fused").cycles
     assert own_cycles(prompt, 1000) <= run.cycles
     assert own_cycles(prompt, 10) == 10  # not at its halt by then
     # A machine that never sees its halt, as when the rounding of a dtype eats a comparison.
     monkeypatch.setattr(computer, "_all_halt", lambda prompt, tokens: False)
     with pytest.raises(CapacityError, match=r"halt after 128 cycles.*take 2\d: a comp"):
-        machine.execute(prompt)
+        machine.execute(prompt, backend="literal")
     forever = by_hand.least_squares(1)
     machine = Computer.for_programs([forever], lanes=2)
     with pytest.raises(CapacityError, match="does not come to a halt"):
-        machine.execute(machine.prompt(forever, x, y))
+        machine.execute(machine.prompt(forever, x, y), backend="literal")

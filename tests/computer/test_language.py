@@ -101,7 +101,7 @@ def test_an_algorithm_of_x_alone_takes_no_targets_and_one_of_both_asks_for_them(
     assert torch.equal(program.reference(X), alone(X, Y))
     both = ice.compile(algorithm(lambda x, y: mean(x * y)), dim=3, samples=7)
     for call in (both.algorithm, both.reference, lambda x: computer.run(both, x)):
-        with pytest.raises(ice.ShapeError, match="none were given"):
+        with pytest.raises(ice.errors.ShapeError, match="none were given"):
             call(X)
 
 

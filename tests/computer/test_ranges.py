@@ -12,7 +12,7 @@ from iceform.computer.graph import run
 from iceform.computer.language import algorithm, constant, mean, repeat, while_, zeros_like
 from iceform.computer.ranges import Range, enclosed, slope
 from iceform.errors import BoundError, ProgramError
-from iceform.functions.formulas import Formula
+from iceform.expressions.formulas import Formula
 from tests.computer.random_programs import data, program
 
 

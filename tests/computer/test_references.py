@@ -10,17 +10,17 @@ import torch
 
 from iceform.arithmetic.balls import balls_of
 from iceform.computer import Computer, proofs
-from iceform.computer.bends import Bend
 from iceform.computer.compile import compile
 from iceform.computer.exact import Exact
 from iceform.computer.graph import Node
-from iceform.computer.growth import growths
 from iceform.computer.language import algorithm, apply, maximum, mean, minimum, repeat, vector
+from iceform.computer.loop_bounds import growths
+from iceform.computer.loop_slices import RangesAtParameters
+from iceform.computer.piecewise_linear import Kink
 from iceform.computer.proofs import Balls, ball_array
 from iceform.computer.ranges import Range
-from iceform.computer.scalars import Values
 from iceform.computer.tables import _fit, _with_room
-from iceform.functions.formulas import Formula, trees
+from iceform.expressions.formulas import Formula, trees
 
 UNIT = 2.0**-53
 DEFINED = {
@@ -130,7 +130,7 @@ def test_constants_and_masks_are_as_wide_as_their_node(arithmetic, width):
 @pytest.mark.parametrize("on", [(-1.0, 1.0), (0.5, 900.0), (-900.0, 0.25), (-3.0, 8.0)])
 def test_logits_beside_a_kink_are_as_large_as_is_allowed_and_no_larger(kink, on):
     """2^20 is what the bounds are derived for; half of it would be off by twice as much."""
-    first, second = Bend(kink, -0.5, 2.0).steps(Range(*on), 1e-14)
+    first, second = Kink(kink, -0.5, 2.0).steps(Range(*on), 1e-14)
     largest = max(abs(Fraction(z) - Fraction(kink)) for z in on) * Fraction(first.sharpness)
     assert 2**19 < largest <= 2**20
     assert 2.0**10 <= second.sharpness <= 2.0**20
@@ -173,7 +173,7 @@ def test_maxima_are_added_only_where_they_are_of_the_same_vector(written):
     program = compile(algorithm(written), 2, 3)
     scalars = {n: float(v[0]) for n, v in program.parameters().items()}
     (loop,) = program.graph.block.loops()
-    found = growths(loop, Values(program.ranges, scalars))
+    found = growths(loop, RangesAtParameters(program.ranges, scalars))
     assert any(g.euclidean for g in found) == (written is two_of_one)
     X, y = torch.zeros(3, 2).double(), -torch.ones(3).double()
     start = torch.tensor([0.25, 0.5]).double()
@@ -182,7 +182,7 @@ def test_maxima_are_added_only_where_they_are_of_the_same_vector(written):
     apart = float((ends[1] - ends[0]).norm())
     assert apart > 0
     for growth in found:
-        assert apart <= growth.after(1, 0.25, 0.0), growth.told
+        assert apart <= growth.after(1, 0.25, 0.0), growth.description
 
 
 # -------------------------------------------------------------------------------------- tables

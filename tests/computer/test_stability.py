@@ -18,7 +18,7 @@ from torch import Tensor
 
 from iceform.computer import library
 from iceform.computer.computer import Computer
-from iceform.computer.prompt import Prompt
+from iceform.computer.prompt import ProgramPrompt
 from tests.computer import programs
 from tests.computer.programs import Interpreter, memory_of
 
@@ -29,7 +29,7 @@ GROWTH = 1.05  # a contracting program is still on its way to its fixed point
 
 
 @cache
-def small() -> tuple[Computer, Prompt]:
+def small() -> tuple[Computer, ProgramPrompt]:
     """Gradient descent in one variable with coarse tables: few tokens, a contracting program."""
     square, guards = programs.quarter_square, {"guards": 3}
     coarse = (
@@ -42,7 +42,7 @@ def small() -> tuple[Computer, Prompt]:
     return computer, computer.prompt(program, *programs.data(3, SAMPLES, 1))
 
 
-def of_every_kind(prompt: Prompt) -> dict[str, int]:
+def of_every_kind(prompt: ProgramPrompt) -> dict[str, int]:
     """One token of every kind, and memory of every use."""
     kinds, variables = prompt.kinds, prompt.variables
     first = {kind: at.start for kind, at in kinds.items() if kind != "memory"}
@@ -50,7 +50,7 @@ def of_every_kind(prompt: Prompt) -> dict[str, int]:
     return first | held | {"unit of a sample": kinds["unit"].start + 1}
 
 
-def all_features_of(prompt: Prompt) -> Iterator[tuple[str, Tensor]]:
+def all_features_of(prompt: ProgramPrompt) -> Iterator[tuple[str, Tensor]]:
     """Every feature of one token, up or down at random."""
     for kind, token in of_every_kind(prompt).items():
         moved = torch.zeros_like(prompt.tokens)
@@ -58,7 +58,7 @@ def all_features_of(prompt: Prompt) -> Iterator[tuple[str, Tensor]]:
         yield f"all features of {kind}", moved
 
 
-def one_feature_of_all(prompt: Prompt) -> Iterator[tuple[str, Tensor]]:
+def one_feature_of_all(prompt: ProgramPrompt) -> Iterator[tuple[str, Tensor]]:
     """One feature of a token of every kind."""
     for j, name in enumerate(prompt.layout.features.names()):
         moved = torch.zeros_like(prompt.tokens)

@@ -37,7 +37,7 @@ def test_a_trace_is_the_run(descent):
         name = exact.step().dst
         held = torch.tensor(exact.value(name).astype(float))
         torch.testing.assert_close(descent.memory[name][cycle + 1], held, rtol=0, atol=1e-11)
-    end = computer.execute(prompt, 12).tokens
+    end = computer.execute(prompt, 12, backend="literal").tokens
     assert torch.equal(descent.states[-1], end)
 
 
@@ -125,7 +125,7 @@ def test_whoever_watches_can_end_it():
 
 def test_answers_of_a_trace(descent):
     computer, prompt, _ = prompt_of("least squares", SAMPLES)
-    ran = computer.execute(prompt, 12)
+    ran = computer.execute(prompt, 12, backend="literal")
     assert descent.outputs.keys() == ran.outputs.keys()
     for name, value in ran.outputs.items():
         assert torch.equal(descent.outputs[name], value)

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from iceform.constructions import SampleGradients
+from iceform.paper import SampleGradients
 
 
 def rows(em: SampleGradients, *data: Tensor) -> Tensor:

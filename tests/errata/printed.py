@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from iceform import Lift, SoftmaxAttention
+from iceform.heads import Lift, SoftmaxAttention
 
 Scalar = Callable[[Tensor], Tensor]
 

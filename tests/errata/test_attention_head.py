@@ -31,7 +31,7 @@ def stacked(x, *mats):
 def library(x, *mats, eps=1e-9, **options):
     """iceform's head for these sizes, and its literal network's output on them."""
     (d, n), d_h, d_v = x.shape, len(mats[0]), len(mats[2])
-    em = ice.AttentionHead(d, d_h, d_v, n, eps=eps, backend="literal", **options)
+    em = ice.paper.AttentionHead(d, d_h, d_v, n, eps=eps, backend="literal", **options)
     return em, em(x.T.contiguous(), *mats)
 
 
@@ -370,7 +370,7 @@ def test_paper_experiment_with_one_head_per_row():
     reach = max(float((x @ m.T).abs().max()) for m in mats)
 
     def off(tokens, regime):
-        em = ice.AttentionHead(
+        em = ice.paper.AttentionHead(
             d, d_h, d_h, n, bound=bound, weight_bound=weight, reach=reach, eps=None,
             grid_tokens=tokens, regime=regime, backend="fused",
         )  # fmt: skip
@@ -415,7 +415,7 @@ def test_the_row_form_widens_tokens_and_adds_none():
     d, n = 3, 5
     x, *mats = instance(1, d, n, n)
     assert torch.cat([x, *(m.T for m in mats)]).shape == (4 * d, n)
-    em = ice.AttentionHead(d, n, n, n, encoding="rows", eps=1e-6)
+    em = ice.paper.AttentionHead(d, n, n, n, encoding="rows", eps=1e-6)
     assert em.prompt(x.T.contiguous(), *mats).tokens.shape == (n, 4 * d)
 
 
@@ -445,6 +445,6 @@ def test_attention_behind_a_map_that_adds_tokens_is_no_attention():
 def test_a_head_in_the_prompt_takes_two_layers_and_many_heads(encoding):
     """ "One layer, one head" is said of a theorem that has two layers, and 3n or 3 d_h H heads."""
     d, n, d_h, d_v = 4, 5, 3, 2
-    plan = ice.AttentionHead(d, d_h, d_v, n, encoding=encoding, eps=1e-6).plan
+    plan = ice.paper.AttentionHead(d, d_h, d_v, n, encoding=encoding, eps=1e-6).plan
     assert plan.layers == 2
     assert plan.heads == 2 * d_h + d_v + 1  # and one in the second layer

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import iceform as ice
-from iceform.constructions import Schedule, steps_needed
+from iceform.paper import Schedule, steps_needed
 from tests.errata import literal, printed
 from tests.errata.page import assert_on_page
 
@@ -40,7 +40,7 @@ def test_printed_readout_is_the_mean_gradient_not_the_step():
     """
     x, y, w = tensors([[1.0]], [0.5], [2.0])
     lr = 0.1
-    gradients = ice.SampleGradients(
+    gradients = ice.paper.SampleGradients(
         "squared", dim=1, samples=1, bound=2.0, eps=1e-9, backend="literal"
     )
     readout = torch.full((1, 1), 1.0, dtype=F64)  # u = (1/n) 1_n with n = 1
@@ -50,7 +50,9 @@ def test_printed_readout_is_the_mean_gradient_not_the_step():
     assert float(read) == pytest.approx(1.5, abs=1e-9)
     assert float(w + read) == pytest.approx(3.5, abs=1e-9)
 
-    em = ice.GradientStep("squared", lr, dim=1, samples=1, bound=2.0, eps=1e-9, backend="literal")
+    em = ice.paper.GradientStep(
+        "squared", lr, dim=1, samples=1, bound=2.0, eps=1e-9, backend="literal"
+    )
     assert abs(float(em(x, y, w)) - target) <= em.certificate.error <= 1e-9
 
 
@@ -90,8 +92,8 @@ def test_no_function_f_makes_the_printed_readout_a_step(loss):
     generator = torch.Generator().manual_seed(0)
     x, y, w = torch.zeros(3, 2, dtype=F64), uniform(generator, -1, 1, 3), tensors([0.7, -0.4])[0]
     options = {"dim": 2, "samples": 3, "eps": 1e-2, "backend": "literal"}
-    read = ice.SampleGradients(loss, **options)(x, y, w).mean(0)
-    em = ice.GradientStep(loss, 0.3, **options)
+    read = ice.paper.SampleGradients(loss, **options)(x, y, w).mean(0)
+    em = ice.paper.GradientStep(loss, 0.3, **options)
     assert float((read - w).abs().max()) == pytest.approx(0.7, abs=1e-12)
     assert float((em(x, y, w) - w).abs().max()) <= em.certificate.terms["rounding"]
 
@@ -104,13 +106,13 @@ def test_ridge_shrinkage_is_exact_and_pseudo_samples_need_the_old_readout():
     n, d, lr, l2 = 4, 2, 0.25, 0.5
     generator = torch.Generator().manual_seed(1)
     x, y, w = (uniform(generator, -1, 1, *s) for s in ((n, d), (n,), (d,)))
-    em = ice.GradientStep("squared", lr, l2, dim=d, samples=n, eps=1e-9, backend="literal")
+    em = ice.paper.GradientStep("squared", lr, l2, dim=d, samples=n, eps=1e-9, backend="literal")
     assert float((em(x, y, w) - em.reference(x, y, w)).abs().max()) <= em.certificate.error
     still = em(torch.zeros_like(x), y, w)
     assert float((still - (1 - lr * l2) * w).abs().max()) <= 64 * UNIT
 
     pseudo = math.sqrt(n * l2) * torch.eye(d, dtype=F64)
-    more = ice.SampleGradients(
+    more = ice.paper.SampleGradients(
         "squared", dim=d, samples=n + d, bound=math.sqrt(n * l2), eps=1e-9, backend="literal"
     )
     total = more(torch.cat([x, pseudo]), torch.cat([y, torch.zeros(d, dtype=F64)]), w).sum(0)
@@ -128,10 +130,12 @@ def test_ridge_shrinkage_is_exact_and_pseudo_samples_need_the_old_readout():
 def test_as_many_layers_as_steps_suffice(steps):
     """The text stacks L + 1 layers for L steps. With a residual stream L do."""
     options = {"dim": 2, "samples": 3, "bound": 1.0, "w_bound": 2.0, "eps": 1e-8}
-    em = ice.GradientDescent("squared", steps, 0.5, unrolled=True, backend="literal", **options)
+    em = ice.paper.GradientDescent(
+        "squared", steps, 0.5, unrolled=True, backend="literal", **options
+    )
     generator = torch.Generator().manual_seed(2)
     data = [uniform(generator, -1, 1, *s) for s in ((3, 2), (3,), (2,))]
-    attending = [k for k in em.network.layers if isinstance(k, ice.SoftmaxAttention)]
+    attending = [k for k in em.network.layers if isinstance(k, ice.heads.SoftmaxAttention)]
     assert len(attending) == em.plan.layers == steps
     assert float((em(*data) - em.reference(*data)).abs().max()) <= em.certificate.error <= 1e-8
 
@@ -164,7 +168,7 @@ def test_errors_of_two_steps_exceed_two_eps_in_the_sup_norm():
     reach = sum(schedule.amplification((0.0, 2 / lr), quadratic=True))
     assert float(gaps[1].norm()) <= reach * float(errors[0].norm())
     assert reach == pytest.approx(2, rel=1e-5)
-    em = ice.GradientDescent(
+    em = ice.paper.GradientDescent(
         "squared", 2, lr, dim=2, samples=1, bound=2.0, hessian=(0.0, 2 / lr), eps=0.05,
         regime="hard", backend="literal",
     )  # fmt: skip
@@ -236,10 +240,15 @@ def test_emulated_descent_holds_its_two_norm_certificate(loss):
     """
     generator = torch.Generator().manual_seed(4)
     steps, d, n, eta = 5, 2, 4, 0.4
-    it = ice.ResidualMap(
-        ice.loss_named(loss).derivative, dim=d, samples=n, w_bound=3.0, eps=0.2, regime="hard"
+    it = ice.paper.ResidualMap(
+        ice.expressions.loss_named(loss).derivative,
+        dim=d,
+        samples=n,
+        w_bound=3.0,
+        eps=0.2,
+        regime="hard",
     ).interpolant
-    em = ice.GradientDescent(
+    em = ice.paper.GradientDescent(
         loss, steps, eta, dim=d, samples=n, w_bound=3.0, eps=None, regime="hard", interpolant=it,
         backend="literal",
     )  # fmt: skip
@@ -260,10 +269,10 @@ def test_iterates_that_leave_the_grid_are_refused():
     past 2/L drives them out; iceform raises instead of reading past the end of the table.
     """
     x, y, w = tensors([[1.0]], [0.0], [1.0])
-    em = ice.GradientDescent("squared", 4, 2.5, dim=1, samples=1, eps=None)
-    with pytest.raises(ice.BoundError, match="smaller steps"):
+    em = ice.paper.GradientDescent("squared", 4, 2.5, dim=1, samples=1, eps=None)
+    with pytest.raises(ice.errors.BoundError, match="smaller steps"):
         em(x, y, w)
-    fine = ice.GradientDescent("squared", 4, 1.5, dim=1, samples=1, eps=1e-9)
+    fine = ice.paper.GradientDescent("squared", 4, 1.5, dim=1, samples=1, eps=1e-9)
     assert float((fine(x, y, w) - fine.reference(x, y, w)).abs().max()) <= fine.certificate.error
 
 
@@ -286,7 +295,7 @@ def test_errors_grow_where_the_lemma_is_not_about_the_loss_or_the_step(curvature
     assert_on_page(f"by a factor of {2**steps - 1} in both cases")
 
     def certified(steps):
-        em = ice.GradientDescent(
+        em = ice.paper.GradientDescent(
             lambda z: curvature * z, steps, rate, dim=1, samples=1, eps=None, w_bound=1.0
         )
         return em.certificate.terms["interpolation"]
@@ -304,9 +313,11 @@ CORNERS = torch.tensor(list(itertools.product((-1.0, 1.0), repeat=3)), dtype=F64
 
 def random_machine(generator):
     """A random affine lift of one token (x, y, w) to six, and a random two-headed layer on it."""
-    lift = ice.Lift(normal(generator, 3, 4, 3), normal(generator, 3, 1, 6), normal(generator, 6, 4))
+    lift = ice.heads.Lift(
+        normal(generator, 3, 4, 3), normal(generator, 3, 1, 6), normal(generator, 6, 4)
+    )
     shapes = ((2, 3, 4), (2, 3, 4), (2, 1, 4), (2, 6, 1))
-    return lift, ice.SoftmaxAttention(*(normal(generator, *s) for s in shapes))
+    return lift, ice.heads.SoftmaxAttention(*(normal(generator, *s) for s in shapes))
 
 
 def test_one_frozen_layer_cannot_solve_least_squares_on_all_data():
@@ -345,7 +356,7 @@ def one_frozen_head(table):
     one = torch.eye(3, dtype=F64)[:, None, None]
     readout = torch.zeros(1, grid + 1, 1, dtype=F64)
     readout[0, grid] = 1.0
-    return ice.Lift(maps, rows, constant), ice.SoftmaxAttention(
+    return ice.heads.Lift(maps, rows, constant), ice.heads.SoftmaxAttention(
         one[key], one[query], one[value], readout
     )
 
@@ -382,13 +393,13 @@ def test_least_squares_holds_where_the_data_is_conditioned_and_refuses_elsewhere
     """iceform asks for the condition number, takes passes for it, and refuses other data. One of
     its passes is a gradient step, and far from the solution.
     """
-    em = ice.LeastSquares(dim=1, samples=1, condition=16.0, radius=4.0, eps=1e-8)
+    em = ice.paper.LeastSquares(dim=1, samples=1, condition=16.0, radius=4.0, eps=1e-8)
     x, y, start = tensors([[[1.0]], [[0.5]], [[0.25]]], [[1.0]] * 3, [[0.0]] * 3)
     solution = 1 / x[:, 0]
     assert float((em(x, y) - solution).abs().max()) <= em.certificate.error <= 1e-8
     assert em.passes > 1
     assert float((em.descent.step(x, y, start) - solution).abs().max()) >= 1
-    with pytest.raises(ice.BoundError, match="eigenvalues"):
+    with pytest.raises(ice.errors.BoundError, match="eigenvalues"):
         em(*tensors([[0.1]], [1.0]))
 
 
@@ -412,8 +423,8 @@ def test_least_squares_is_not_strongly_convex_without_full_rank():
     assert all(float((x @ w - y).abs()) <= 1e-12 for w in ends)
     once, again = (limit(w, 0.1) for w in starts)
     assert float((once - again).abs().max()) <= 1e-12
-    em = ice.LeastSquares(dim=2, samples=1, condition=50.0, radius=4.0, eps=1e-6)
-    with pytest.raises(ice.BoundError, match="eigenvalues"):
+    em = ice.paper.LeastSquares(dim=2, samples=1, condition=50.0, radius=4.0, eps=1e-6)
+    with pytest.raises(ice.errors.BoundError, match="eigenvalues"):
         em(x, y)
 
 
@@ -423,9 +434,9 @@ def test_weights_chosen_for_one_data_set_say_nothing():
     """
     w_star = torch.tensor([[0.5, -2.0]], dtype=F64)
     nothing = torch.zeros(1, 2, 5, dtype=F64), torch.zeros(1, 3, 3, dtype=F64)
-    lift = ice.Lift(*nothing, constant=w_star.expand(3, 2))
+    lift = ice.heads.Lift(*nothing, constant=w_star.expand(3, 2))
     eye, zero = torch.eye(2, dtype=F64)[None], torch.zeros(1, 1, 2, dtype=F64)
-    layer = ice.SoftmaxAttention(zero, zero, eye, torch.full((1, 3, 1), 1 / 3, dtype=F64))
+    layer = ice.heads.SoftmaxAttention(zero, zero, eye, torch.full((1, 3, 1), 1 / 3, dtype=F64))
     generator = torch.Generator().manual_seed(6)
     x = normal(generator, 3, 2)
     for y, off in ((x @ w_star[0], 0.0), (x @ (w_star[0] + 1), 1.0)):
@@ -485,7 +496,7 @@ def test_emulated_least_squares_reaches_its_target_with_these_counts(schedule):
     # Iterates stay within ||w*|| + growth ||w0 - w*|| of the origin.
     planned = Schedule.of(name, count, rate, (top / KAPPA, top))
     widest = DISTANCE * (1 + planned.growth((top / KAPPA, top)))
-    em = ice.GradientDescent(
+    em = ice.paper.GradientDescent(
         "squared", count, rate, dim=d, samples=n, bound=3.0, w_norm=widest,
         w_bound=widest, schedule=name, hessian=(top / KAPPA, top), eps=TARGET / 2,
     )  # fmt: skip
@@ -501,7 +512,7 @@ def test_least_squares_takes_at_most_sixty_passes_at_kappa_fifty():
     spectrum = torch.tensor([1 / KAPPA, 0.1, 1.0], dtype=F64)
     w_star = torch.tensor([1.0, 1.0, -0.5], dtype=F64)
     x, y = conditioned(generator, 8, spectrum, w_star)
-    em = ice.LeastSquares(
+    em = ice.paper.LeastSquares(
         dim=3, samples=8, condition=KAPPA * (1 + 1e-9), largest=1 + 1e-12, bound=3.0,
         y_bound=6.0, radius=DISTANCE, eps=TARGET,
     )  # fmt: skip

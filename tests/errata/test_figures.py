@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import iceform as ice
-from iceform.interpolation import bounds
+from iceform.tables import bounds
 from tests.errata import printed
 from tests.errata.page import PAGE, assert_on_page, short, span, text
 from tests.errata.test_attention_head import instance, row_error
@@ -84,7 +84,7 @@ def paper_experiment(seed):
     }
 
     def off(tokens, regime):
-        em = ice.AttentionHead(
+        em = ice.paper.AttentionHead(
             d, d_h, d_h, n, eps=None, grid_tokens=tokens, regime=regime, **limits
         )
         return float((em(x, *mats) - em.reference(x, *mats)).abs().max())
@@ -144,7 +144,7 @@ def test_a_line_is_certified_to_what_the_page_says():
     sharpness, guards = 0.255, 11
     bound = 20 * bounds.linear_reproduction(sharpness, guards, 1)
     certified = ice.Interpolant.identity(-10.0, 10.0, eps=None)
-    with pytest.raises(ice.PrecisionError):
+    with pytest.raises(ice.errors.PrecisionError):
         ice.Interpolant.identity(-10.0, 10.0, eps=1.2e-14)
     assert_on_page(f"at $c = .255$ 24 tokens carry a line on $[-10, 10]$ to {short(bound)}")
     assert_on_page(f"holds it to {short(certified.error)}, with {certified.tokens} tokens")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import iceform as ice
-from iceform.interpolation import bounds
+from iceform.tables import bounds
 from tests.errata import literal, printed
 from tests.errata.page import assert_on_page, short
 
@@ -62,7 +62,7 @@ def test_function_values_as_key_rows_mend_it(name):
     exact = f(a @ z + b)
     assert float((out - exact).abs().max()) <= spacing / 2 + 1e-4
 
-    em = ice.HopfieldMap(
+    em = ice.paper.HopfieldMap(
         f, a, b, samples=50, bound=2.0, eps=0.02 if name == "relu" else 1e-6, backend="literal"
     )
     worst = float((em(z.T.contiguous()) - exact).abs().max())
@@ -124,7 +124,7 @@ def test_sign_of_the_square_is_the_one_of_the_attention_theorem():
     )
     assert right[0] <= 3 / 32 + 1e-3
     assert right[1] <= 3 / 128 + 1e-3
-    em = ice.HopfieldResidual(torch.tanh, dim=2, samples=4, eps=1e-6, backend="literal")
+    em = ice.paper.HopfieldResidual(torch.tanh, dim=2, samples=4, eps=1e-6, backend="literal")
     data = x.T.contiguous(), y, w
     assert float((em(*data) - exact.T).abs().max()) <= em.certificate.error
 
@@ -150,7 +150,9 @@ def test_margin_is_multiplied_by_beta():
     assert leaks[0] >= 1 - 1e-12
     assert leaks[1] <= eps0
 
-    em = ice.HopfieldResidual(torch.tanh, dim=1, samples=2, bound=3.0, eps=1e-4, backend="literal")
+    em = ice.paper.HopfieldResidual(
+        torch.tanh, dim=1, samples=2, bound=3.0, eps=1e-4, backend="literal"
+    )
     data = x.T.contiguous(), y, w
     exact = printed.exact_map(x, y, w, torch.tanh).T
     assert float((em(*data) - exact).abs().max()) <= em.certificate.error <= 1e-4
@@ -159,7 +161,7 @@ def test_margin_is_multiplied_by_beta():
 @pytest.mark.parametrize(("d", "n"), [(1, 1), (2, 3)])
 def test_corrected_layer_holds_its_certificate(d, n):
     generator = torch.Generator().manual_seed(d)
-    em = ice.HopfieldResidual(torch.sin, dim=d, samples=n, eps=1e-7, backend="literal")
+    em = ice.paper.HopfieldResidual(torch.sin, dim=d, samples=n, eps=1e-7, backend="literal")
     data = [
         2 * torch.rand(40, *s, generator=generator, dtype=F64) - 1 for s in ((n, d), (n,), (d,))
     ]
@@ -206,13 +208,13 @@ def test_a_step_needs_w_among_the_stored_patterns(loss):
     out = printed.hopfield_residual(x, y, w, nodes, torch.tanh, 8.0, 100.0, square_query=1.0)
     assert float(out.abs().max()) == 0.0
 
-    em = ice.HopfieldStep(loss, lr, dim=1, samples=2, eps=1e-2, backend="literal")
+    em = ice.paper.HopfieldStep(loss, lr, dim=1, samples=2, eps=1e-2, backend="literal")
     step = em(x.T.contiguous(), y, w)
     assert float((step - w).abs().max()) <= em.certificate.error <= 1e-2
 
 
 def test_corrected_step_holds_its_certificate_on_random_data():
-    em = ice.HopfieldStep("squared", 0.2, 0.1, dim=2, samples=4, eps=1e-9, backend="literal")
+    em = ice.paper.HopfieldStep("squared", 0.2, 0.1, dim=2, samples=4, eps=1e-9, backend="literal")
     generator = torch.Generator().manual_seed(4)
     data = [
         2 * torch.rand(30, *s, generator=generator, dtype=F64) - 1 for s in ((4, 2), (4,), (2,))

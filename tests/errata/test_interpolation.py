@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import iceform as ice
-from iceform.functions import ScalarFunction
-from iceform.interpolation import Grid, bounds
-from iceform.interpolation.regimes import fit_values
+from iceform.expressions import ScalarFunction
+from iceform.tables import Grid, bounds
+from iceform.tables.regimes import fit_values
 
 F64 = torch.float64
 UNIT = torch.finfo(F64).eps / 2
@@ -313,5 +313,5 @@ def test_half_a_cell_bounds_the_identity_as_soon_as_beta_is_one_over_h_squared(c
     z = torch.linspace(-3, 5, 4001, dtype=F64)
     off = float((it(z) - z).abs().max())
     assert off <= bounds.hard_identity_error(c, grid.spacing) + 64 * UNIT
-    with pytest.raises(ice.BoundError, match="c >= 1"):
+    with pytest.raises(ice.errors.BoundError, match="c >= 1"):
         bounds.hard_identity_error(0.99, grid.spacing)

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 import iceform as ice
-import iceform_estimators
-from iceform_estimators import algorithms
+from iceform.paper.library import HeadPrompts, KernelPrompts, PromptLibrary
 from tests.errata import printed
 from tests.errata.page import assert_on_page, short
 
@@ -22,7 +21,7 @@ def target(seed, scale, n=3, d=2):
 
 
 def assert_runs(machine, x, mats):
-    result = machine.run(algorithms.Head(*mats), x)
+    result = machine.run(HeadPrompts(*mats), x)
     exact = printed.head(x.T, *mats).T
     worst, allowed = float((result.value - exact).abs().max()), within(result, exact)
     assert worst <= allowed, f"{worst:.3e} > {allowed:.3e}"
@@ -53,7 +52,7 @@ def test_the_corollary_s_prompt_is_not_the_one_its_network_reads():
         off.append(float((layer - torch.cat([m @ x.T for m in mats])).abs().max()))
     assert off[0] > 0.5
     assert off[1] <= 0.0025 + 1e-9
-    machine = iceform_estimators.Machine.for_programs([algorithms.Head(*mats)], d, n)
+    machine = PromptLibrary(d, n, algorithms=[HeadPrompts(*mats)])
     assert_runs(machine, x, mats)
 
 
@@ -77,8 +76,8 @@ def test_a_common_number_of_grid_points_is_not_enough():
     assert errors[1] == pytest.approx(reached[1] - 2, abs=1e-6)  # saturated
 
     heads = [target(1, scale) for scale in (1.0, 4.0)]
-    both = [algorithms.Head(*mats) for _, mats in heads]
-    machine = iceform_estimators.Machine.for_programs(both, 2, 3)
+    both = [HeadPrompts(*mats) for _, mats in heads]
+    machine = PromptLibrary(2, 3, algorithms=both)
     digests = {assert_runs(machine, x, mats).digest for x, mats in heads}
     assert digests == {machine.digest}
 
@@ -90,24 +89,24 @@ def test_products_beyond_the_grid_are_refused_not_saturated():
     layer = sum(printed.row_heads(x.T, tuple(mats), nodes, 5e5, factor=2.0, readout=True))
     assert float(layer.abs().max()) <= 2 + 1e-12
 
-    small = iceform_estimators.Machine.for_programs([algorithms.Head(*target(1, 1.0)[1])], 2, 3)
-    with pytest.raises(ice.ProgramError, match="does not fit this machine"):
-        small.run(algorithms.Head(*mats), x)
-    head = ice.AttentionHead(2, 3, 3, 3, weight_bound=4.0, reach=2.0, eps=None)
-    with pytest.raises(ice.BoundError, match="beyond the grid's range 2"):
+    small = PromptLibrary(2, 3, algorithms=[HeadPrompts(*target(1, 1.0)[1])])
+    with pytest.raises(ice.errors.ProgramError, match="does not fit this network"):
+        small.run(HeadPrompts(*mats), x)
+    head = ice.paper.AttentionHead(2, 3, 3, 3, weight_bound=4.0, reach=2.0, eps=None)
+    with pytest.raises(ice.errors.BoundError, match="beyond the grid's range 2"):
         head(x, *mats)
-    with pytest.raises(ice.BoundError):
-        ice.AttentionHead(2, 3, 3, 3, eps=None)(x, *mats)
+    with pytest.raises(ice.errors.BoundError):
+        ice.paper.AttentionHead(2, 3, 3, 3, eps=None)(x, *mats)
 
 
 @pytest.mark.parametrize("what", ["tokens", "dimension"])
 def test_data_larger_than_the_machine_is_refused(what):
     x, mats = target(1, 1.0)
-    machine = iceform_estimators.Machine.for_programs([algorithms.Head(*mats)], 2, 3)
+    machine = PromptLibrary(2, 3, algorithms=[HeadPrompts(*mats)])
     longer, wide = target(2, 1.0, n=4), target(2, 1.0, d=3)
     data, weights = (longer[0], mats) if what == "tokens" else wide
-    with pytest.raises(ice.ProgramError, match="tokens" if what == "tokens" else "features"):
-        machine.run(algorithms.Head(*weights), data)
+    with pytest.raises(ice.errors.ProgramError, match="tokens" if what == "tokens" else "features"):
+        machine.run(HeadPrompts(*weights), data)
     assert_runs(machine, x, mats)
 
 
@@ -126,9 +125,9 @@ def test_padding_to_a_common_size_needs_a_mask():
     assert off > 0.5 * largest
     assert_on_page(f"are off by {short(off)}, where the output's largest entry is {largest:.2f}")
 
-    bigger = algorithms.Head(*target(2, 1.1, n=12, d=6)[1])
-    machine = iceform_estimators.Machine.for_programs([bigger], 6, 12)
-    padded = machine.padded(algorithms.Head(*mats).targets(x, None))
+    bigger = HeadPrompts(*target(2, 1.1, n=12, d=6)[1])
+    machine = PromptLibrary(6, 12, algorithms=[bigger])
+    padded = machine.padded(HeadPrompts(*mats).target(x, None))
     assert padded.tokens.shape[0] == 12
     logits = (padded.tokens @ padded.w_q.mT) @ (padded.tokens @ padded.w_k.mT).mT
     weights = torch.softmax(logits, -1)[:3]
@@ -148,8 +147,8 @@ def test_nearest_neighbours_need_the_squared_norms_as_a_data_row():
     assert float(bilinear) == 1.0
     assert float(squared) == -1.0
 
-    program = algorithms.KernelRegression(12.5)
-    machine = iceform_estimators.Machine.for_programs([program], 2, 2)
+    program = KernelPrompts(12.5)
+    machine = PromptLibrary(2, 2, algorithms=[program])
     result = machine.run(program, x, y)
     exact = program.reference(x, y)
     assert float((result.value - exact).abs().max()) <= within(result, exact)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import iceform as ice
-from iceform.interpolation import bounds
+from iceform.tables import bounds
 from tests.errata import printed
 
 F64 = torch.float64
@@ -104,7 +104,7 @@ def test_corrected_bound_is_sharp():
 @pytest.mark.parametrize("d_h", [2, 64, 512])
 def test_library_head_holds_its_certificate_with_a_large_inner_dimension(d_h):
     """A coarse look-up, so that its error and not rounding is what propagates."""
-    em = ice.AttentionHead(
+    em = ice.paper.AttentionHead(
         2, d_h, 2, 4, bound=1.0, weight_bound=0.2, eps=None, grid_tokens=9, backend="literal"
     )
     generator = torch.Generator().manual_seed(0)

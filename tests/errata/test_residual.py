@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import iceform as ice
-from iceform.attention.lookups import MARGIN
-from iceform.backends import bind
-from iceform.interpolation import bounds
+from iceform.heads.lookups import MARGIN
+from iceform.run import bind
+from iceform.tables import bounds
 from tests.errata import literal, printed
 from tests.errata.page import assert_on_page, short
 
@@ -94,7 +94,7 @@ def test_a_linear_map_is_off_by_a_third_where_thm_attn_sim_f_says_any_eps():
         assert float(errors[:3].max()) >= 1 / 3
         assert float(errors[2:].max()) >= 1 - 100 * UNIT * float(errors.max())
 
-    em = ice.ResidualMap(FUNCTIONS["identity"], dim=1, samples=1, eps=1e-9, backend="literal")
+    em = ice.paper.ResidualMap(FUNCTIONS["identity"], dim=1, samples=1, eps=1e-9, backend="literal")
     assert_certified(em, points[:, None, :1], points[:, None, 1], points[:, 2:])
     assert em.certificate.error <= 1e-9
 
@@ -104,7 +104,7 @@ def test_the_proof_needs_an_affine_token_expanding_lin():
     has them, and is affine in (x, y) at any w, as in w at any (x, y); positions are added by the
     network's first layer, Embed, which is affine as well and part of the digest.
     """
-    em = ice.ResidualMap(torch.tanh, dim=2, samples=3, eps=1e-3)
+    em = ice.paper.ResidualMap(torch.tanh, dim=2, samples=3, eps=1e-3)
     embed = em.network.layers[0]
     nothing = [torch.zeros(*s, dtype=F64) for s in ((3, 2), (3,), (2,))]
     tokens = em.prompt(*nothing).tokens
@@ -156,7 +156,7 @@ def test_printed_weights_act_on_the_sequence_side_and_do_not_multiply():
     with pytest.raises(RuntimeError, match="2x30 and 27x3"):
         (w_v @ lifted) @ softmax
 
-    em = ice.ResidualMap(torch.tanh, dim=d, samples=n, eps=1e-3)
+    em = ice.paper.ResidualMap(torch.tanh, dim=d, samples=n, eps=1e-3)
     embed, layer = em.network.layers
     raw, total = 3 * d + 3, 3 * d + 2 * n + 4
     assert layer.w_k.shape == layer.w_q.shape == (1, d + 2 + n, total)
@@ -237,7 +237,7 @@ def test_printed_sign_stays_wrong_on_whole_instances():
     assert min(wrong) >= 0.4
     assert wrong[2] >= 0.95 * wrong[0]
     assert right[2] <= right[0] / 8
-    em = ice.ResidualMap(torch.tanh, dim=2, samples=3, eps=1e-6, backend="literal")
+    em = ice.paper.ResidualMap(torch.tanh, dim=2, samples=3, eps=1e-6, backend="literal")
     assert_certified(em, x.T, y, w)
 
 
@@ -380,7 +380,7 @@ def test_margins_in_the_layer_itself(samples):
     0 within a block, so that the margin, however large, costs no precision there.
     """
     bound, eps0 = 3.0, 0.01
-    em = ice.ResidualMap(torch.tanh, dim=1, samples=samples, bound=bound, eps=1e-4)
+    em = ice.paper.ResidualMap(torch.tanh, dim=1, samples=samples, bound=bound, eps=1e-4)
     generator = torch.Generator().manual_seed(5)
     data = [uniform(generator, -bound, bound, 64, *s) for s in ((samples, 1), (samples,), (1,))]
     data = [torch.cat([t, bound * t.sign()]) for t in data]
@@ -397,11 +397,11 @@ def test_margins_in_the_layer_itself(samples):
 
 def test_a_layer_with_the_printed_margin_is_not_run_fused():
     """What fused evaluates is the look-up of the own block: where the matrices leak it refuses."""
-    em = ice.ResidualMap(torch.tanh, dim=1, samples=2, bound=3.0, eps=1e-4)
+    em = ice.paper.ResidualMap(torch.tanh, dim=1, samples=2, bound=3.0, eps=1e-4)
     leaky = dataclasses.replace(em.layout, margin=printed.margin(1, 3.0, 0.01)).build()
     data = ([[0.0], [3.0]], [0.0, -3.0], [3.0])
     prompt = em.prompt(*(torch.tensor(t, dtype=F64) for t in data))
-    with pytest.raises(ice.IntegrityError, match=r"the margin between blocks is 25\.6"):
+    with pytest.raises(ice.errors.IntegrityError, match=r"the margin between blocks is 25\.6"):
         bind(leaky, "fused").run(prompt)
     wrong = bind(leaky, "literal").run(prompt)[0]  # of x = 0, in front of a sample of x = 3
     assert float(wrong[0]) == pytest.approx(3.0, abs=1e-3)
@@ -446,7 +446,7 @@ def test_a_grid_of_half_width_d_b_squared_forgets_the_label():
     assert off[0] == pytest.approx(1.0, abs=1e-4)
     assert off[1] <= 4 / 256 / 2
 
-    em = ice.ResidualMap(identity, dim=1, samples=1, bound=1.0, eps=1e-9, backend="literal")
+    em = ice.paper.ResidualMap(identity, dim=1, samples=1, bound=1.0, eps=1e-9, backend="literal")
     assert em.interpolant.low <= -2
     assert em.interpolant.high >= 2
     assert_certified(em, x.T, y, w)
@@ -463,7 +463,7 @@ def test_printed_softmax_sums_leave_out_the_first_grid_point():
     )
     weights = torch.softmax(logits, 0)[:, 0]
     assert float(weights[1:].sum()) < 0.05
-    em = ice.ResidualMap(torch.tanh, dim=1, samples=1, eps=1e-6, backend="literal")
+    em = ice.paper.ResidualMap(torch.tanh, dim=1, samples=1, eps=1e-6, backend="literal")
     data = (one, -torch.ones(1, dtype=F64), one[0])
     embed, layer = em.network.layers
     weights = layer.attend(embed(em.prompt(*data).tokens)).weights[0, 0, em.layout.tokens]
@@ -484,7 +484,7 @@ def test_corrected_head_holds_its_certificate_on_random_instances(name, regime):
     generator = torch.Generator().manual_seed(6)
     eps = 0.1 if regime == "hard" else 1e-2 if name in ("relu", "clamp") else 1e-6
     for d, n in ((1, 1), (2, 3)):
-        em = ice.ResidualMap(
+        em = ice.paper.ResidualMap(
             FUNCTIONS[name], dim=d, samples=n, eps=eps, regime=regime, backend="literal"
         )
         data = [uniform(generator, -1, 1, 40, *s) for s in ((n, d), (n,), (d,))]
@@ -497,8 +497,8 @@ def test_attention_weights_do_not_depend_on_f():
     """f enters through the values in the tokens: another function, the same frozen weights. On the
     same table nothing but values differs; of a table of its own, the keys in the prompt too.
     """
-    em = ice.ResidualMap(torch.tanh, dim=2, samples=2, eps=1e-6, backend="literal")
-    own = ice.ResidualMap(torch.sin, dim=2, samples=2, eps=1e-6)
+    em = ice.paper.ResidualMap(torch.tanh, dim=2, samples=2, eps=1e-6, backend="literal")
+    own = ice.paper.ResidualMap(torch.sin, dim=2, samples=2, eps=1e-6)
     other = em.reprogram(torch.sin, eps=None)
     assert other.digest == own.digest == em.digest
     generator = torch.Generator().manual_seed(7)

@@ -28,7 +28,7 @@ def at(em, z):
 
 
 def split(low, high, heads, n, bound, **options):
-    return ice.TruncatedLinear(
+    return ice.paper.TruncatedLinear(
         low, high, heads, dim=1, samples=n, tokens=n, bound=bound, backend="literal", **options
     )
 
@@ -286,7 +286,7 @@ def test_float32_keys_counted_from_the_left_end_tear_the_seams():
     w, x = seams(2)
     exact = (w @ x).clamp(-50, 50)
     reach = float(max(x.abs().max(), w.abs().max()))
-    em = ice.TruncatedLinear(
+    em = ice.paper.TruncatedLinear(
         -50.0, 50.0, 100, dim=8, samples=20, tokens=20, bound=reach, sharpness=16.0,
         dtype=torch.float32, backend="literal",
     )  # fmt: skip

@@ -5,11 +5,10 @@ import torch
 from torch import nn
 
 import iceform as ice
-import iceform_estimators
-from iceform import ProgramError
+from iceform.errors import ProgramError
 from iceform.export import nnsight, transformer_lens
 from iceform.networks import in_context
-from iceform_estimators import algorithms
+from iceform.paper.library import PromptLibrary, RidgePrompts
 
 pytest.importorskip("transformer_lens", reason="needs iceform[interp]")
 pytest.importorskip("nnsight", reason="needs iceform[interp]")
@@ -18,16 +17,18 @@ from transformer_lens import ActivationCache, HookedRootModule
 
 F64 = torch.float64
 CASES = {
-    "residual": (lambda: ice.ResidualMap(torch.tanh, dim=2, samples=3, eps=1e-4),
+    "residual": (lambda: ice.paper.ResidualMap(torch.tanh, dim=2, samples=3, eps=1e-4),
                  [(3, 2), (3,), (2,)]),
-    "step": (lambda: ice.GradientStep("squared", 0.3, dim=2, samples=3), [(3, 2), (3,), (2,)]),
-    "descent": (lambda: ice.GradientDescent("squared", 2, dim=2, samples=3, unrolled=True,
+    "step": (
+        lambda: ice.paper.GradientStep("squared", 0.3, dim=2, samples=3), [(3, 2), (3,), (2,)]
+    ),
+    "descent": (lambda: ice.paper.GradientDescent("squared", 2, dim=2, samples=3, unrolled=True,
                                             backend="literal"), [(3, 2), (3,), (2,)]),
-    "linear": (lambda: ice.LinearLayer(3, 2, samples=4), [(4, 3), (2, 3)]),
-    "embedding": (lambda: ice.LinearLayer(3, 2, samples=4, encoding="embedding"),
+    "linear": (lambda: ice.paper.LinearLayer(3, 2, samples=4), [(4, 3), (2, 3)]),
+    "embedding": (lambda: ice.paper.LinearLayer(3, 2, samples=4, encoding="embedding"),
                   [(4, 3), (2, 3)]),
-    "head": (lambda: ice.AttentionHead(3, 2, 2, 4), [(4, 3), (2, 3), (2, 3), (2, 3)]),
-    "hopfield": (lambda: ice.HopfieldMap(torch.sin, [0.5, -1.0], 0.2, samples=3, eps=1e-4),
+    "head": (lambda: ice.paper.AttentionHead(3, 2, 2, 4), [(4, 3), (2, 3), (2, 3), (2, 3)]),
+    "hopfield": (lambda: ice.paper.HopfieldMap(torch.sin, [0.5, -1.0], 0.2, samples=3, eps=1e-4),
                  [(3, 2)]),
 }  # fmt: skip
 
@@ -69,14 +70,14 @@ def test_cached_activations_are_those_of_the_trace(name):
 
 
 def test_a_machine_and_a_bare_network():
-    machine = iceform_estimators.Machine(2, 3, programs=[algorithms.Ridge()])
+    machine = PromptLibrary(2, 3, algorithms=[RidgePrompts()])
     x, y = torch.rand(3, 2, dtype=F64), torch.rand(3, dtype=F64)
     model = transformer_lens(machine)
-    out, cache = model.run_with_cache(algorithms.Ridge(), x, y)
-    compare(cache, machine.trace(algorithms.Ridge(), x, y))
-    target = algorithms.Ridge().targets(x, y)
+    out, cache = model.run_with_cache(RidgePrompts(), x, y)
+    compare(cache, machine.trace(RidgePrompts(), x, y))
+    target = RidgePrompts().target(x, y)
     assert float((out - machine.attend(target)[0]).abs().max()) <= 1e-10
-    prompt = machine.prompt(algorithms.Ridge(), x, y).tokens
+    prompt = machine.prompt(RidgePrompts(), x, y).tokens
     bare = transformer_lens(machine.network)
     assert torch.equal(bare(prompt), machine.network(prompt))
     assert torch.equal(model(prompt), machine.network(prompt))
@@ -174,6 +175,6 @@ def test_nnsight_on_networks_in_context():
 
 def test_what_loops_or_has_no_network_is_refused():
     with pytest.raises(ProgramError, match="loops one layer"):
-        transformer_lens(ice.GradientDescent("squared", 2, dim=2, samples=3))
+        transformer_lens(ice.paper.GradientDescent("squared", 2, dim=2, samples=3))
     with pytest.raises(ProgramError, match="no frozen network"):
-        transformer_lens(algorithms.Ridge())
+        transformer_lens(RidgePrompts())

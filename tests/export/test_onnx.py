@@ -1,57 +1,66 @@
-"""One ONNX file of a machine runs its whole library, through onnxruntime."""
+"""One ONNX file of a library of prompts runs all of it, through onnxruntime."""
 
 import numpy as np
 import pytest
 import torch
 
 import iceform as ice
-import iceform_estimators
-from iceform import IntegrityError, ProgramError
+from iceform.errors import IntegrityError, ProgramError
 from iceform.export import onnx
-from iceform_estimators import algorithms
+from iceform.paper.library import (
+    ComponentPrompts,
+    DescentPrompts,
+    HopfieldPrompts,
+    KernelPrompts,
+    PromptLibrary,
+    RidgePrompts,
+)
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs iceform[export]")
 pytest.importorskip("onnxscript", reason="needs iceform[export]")
 
 from iceform.export.onnx_file import PromptRunner  # noqa: E402
 from iceform.export.onnx_file import session as session_of  # noqa: E402
-from iceform_estimators.onnx_machine import OnnxMachine  # noqa: E402
+from iceform.export.onnx_library import OnnxLibrary  # noqa: E402
 
 F32, F64 = torch.float32, torch.float64
 DIM, SAMPLES = 2, 4
 STEPS = {"steps": 3, "lr": 0.2, "l2": 0.1, "w_bound": 1.0, "tokens": 9}
 LIBRARY = [
-    *(algorithms.Descent(loss, **STEPS) for loss in ice.LOSSES if loss != "squared"),
-    algorithms.Descent("squared", steps=3, lr=0.2),
-    algorithms.Ridge(tol=1e-3),
-    algorithms.LinearRegression(tol=1e-3),
-    algorithms.KernelRegression(2.0, queries=4),
-    algorithms.PCA(1),
-    algorithms.HopfieldRetrieval(steps=2),
+    *(DescentPrompts(loss, **STEPS) for loss in ice.expressions.LOSSES if loss != "squared"),
+    DescentPrompts("squared", steps=3, lr=0.2),
+    RidgePrompts(tol=1e-3),
+    KernelPrompts(2.0, queries=4),
+    ComponentPrompts(1),
+    HopfieldPrompts(steps=2),
 ]
 
 
 def data(program, dtype):
     generator = torch.Generator().manual_seed(1)
     x = (1.4 * torch.rand(SAMPLES, DIM, generator=generator, dtype=F64) - 0.7).to(dtype)
-    if isinstance(program, algorithms.HopfieldRetrieval):
+    if isinstance(program, HopfieldPrompts):
         return x, x[0].clone()
     y = torch.rand(SAMPLES, generator=generator, dtype=F64)
     loss = getattr(program, "loss", "")
-    kind = ice.loss_named(loss).kind if isinstance(loss, str) and loss in ice.LOSSES else ""
+    kind = (
+        ice.expressions.loss_named(loss).kind
+        if isinstance(loss, str) and loss in ice.expressions.LOSSES
+        else ""
+    )
     return x, (torch.sign(y - 0.5) if kind == "margin" else y).to(dtype)
 
 
 @pytest.fixture(scope="module", params=[F64, F32], ids=["float64", "float32"])
 def exported(request, tmp_path_factory):
-    machine = iceform_estimators.Machine(DIM, SAMPLES, programs=LIBRARY, dtype=request.param)
+    machine = PromptLibrary(DIM, SAMPLES, algorithms=LIBRARY, dtype=request.param)
     path = onnx(machine, tmp_path_factory.mktemp("onnx") / "machine.onnx")
     return machine, path
 
 
 @pytest.fixture(scope="module")
 def opened(exported):
-    return OnnxMachine(*exported)
+    return OnnxLibrary(*exported)
 
 
 @pytest.mark.parametrize("program", LIBRARY, ids=lambda p: p.label)
@@ -64,9 +73,9 @@ def test_one_file_runs_every_program(exported, opened, program):
     assert ours.digest == theirs.digest
     off = float((ours.value - theirs.value).abs().max())
     if machine.dtype == F64:
-        assert off <= 1e-10, f"{program.name}: {off:.3e}"
+        assert off <= 1e-10, f"{program.label}: {off:.3e}"
     allowed = ours.certificate.error + theirs.certificate.error
-    assert off <= allowed, f"{program.name}: {off:.3e} against {allowed:.3e}"
+    assert off <= allowed, f"{program.label}: {off:.3e} against {allowed:.3e}"
 
 
 def test_batch_and_tokens_are_dynamic(exported):
@@ -90,7 +99,7 @@ def test_batch_and_tokens_are_dynamic(exported):
 
 
 def test_a_linear_map_takes_any_number_of_tokens(tmp_path):
-    em = ice.LinearLayer(3, 2, samples=6, eps=1e-10, backend="literal")
+    em = ice.paper.LinearLayer(3, 2, samples=6, eps=1e-10, backend="literal")
     session = session_of(onnx(em, tmp_path / "linear.onnx"))
     x, theta = torch.rand(6, 3, dtype=F64), torch.rand(2, 3, dtype=F64)
     tokens = em.prompt(x, theta).tokens
@@ -102,13 +111,13 @@ def test_a_linear_map_takes_any_number_of_tokens(tmp_path):
 
 EMULATORS = {
     "step": (
-        lambda dtype: ice.GradientStep(
+        lambda dtype: ice.paper.GradientStep(
             "squared", 0.3, dim=2, samples=3, eps=None, dtype=dtype, backend="literal"
         ),
         [(3, 2), (3,), (2,)],
     ),
     "head": (
-        lambda dtype: ice.AttentionHead(3, 2, 2, 4, eps=None, dtype=dtype, backend="literal"),
+        lambda dtype: ice.paper.AttentionHead(3, 2, 2, 4, eps=None, dtype=dtype, backend="literal"),
         [(4, 3), (2, 3), (2, 3), (2, 3)],
     ),
 }
@@ -130,21 +139,19 @@ def test_emulators(tmp_path, name, dtype):
 
 def test_what_cannot_be_exported_is_refused(tmp_path):
     with pytest.raises(ProgramError, match="no frozen network"):
-        onnx(algorithms.Ridge(), tmp_path / "x.onnx")
+        onnx(RidgePrompts(), tmp_path / "x.onnx")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_file_of_another_machine_is_refused(exported):
     machine, path = exported
-    other = iceform_estimators.Machine(
-        DIM, SAMPLES + 1, programs=[algorithms.Ridge()], dtype=machine.dtype
-    )
+    other = PromptLibrary(DIM, SAMPLES + 1, algorithms=[RidgePrompts()], dtype=machine.dtype)
     with pytest.raises(IntegrityError, match="other weights"):
-        OnnxMachine(other, path)
+        OnnxLibrary(other, path)
 
 
 def test_a_wrong_result_is_noticed_before_the_file_is_kept(tmp_path, monkeypatch):
-    em = ice.LinearLayer(3, 2, samples=2, eps=1e-10, backend="literal")
+    em = ice.paper.LinearLayer(3, 2, samples=2, eps=1e-10, backend="literal")
     from iceform.export import onnx_file
 
     right = onnx_file.session
@@ -191,14 +198,14 @@ def test_a_forged_file_is_refused(exported, tmp_path, sign):
     machine, path = exported
     match = "not a file of these weights" if sign else "not what was exported"
     with pytest.raises(IntegrityError, match=match):
-        OnnxMachine(machine, forged(machine, path, tmp_path / "forged.onnx", sign))
+        OnnxLibrary(machine, forged(machine, path, tmp_path / "forged.onnx", sign))
 
 
 def test_a_truncated_file_is_refused(exported, tmp_path):
     machine, path = exported
     (tmp_path / "short.onnx").write_bytes(path.read_bytes()[:-100])
     with pytest.raises(IntegrityError):
-        OnnxMachine(machine, tmp_path / "short.onnx")
+        OnnxLibrary(machine, tmp_path / "short.onnx")
 
 
 def test_passes_of_onnxruntime_are_attested(exported, opened):
@@ -211,7 +218,7 @@ def test_passes_of_onnxruntime_are_attested(exported, opened):
 
 
 def test_a_machine_whose_weights_changed_is_not_exported(tmp_path):
-    em = ice.LinearLayer(3, 2, samples=2, eps=1e-10)
+    em = ice.paper.LinearLayer(3, 2, samples=2, eps=1e-10)
     em.network.layers[0].w_v.data.mul_(1.5)
     with pytest.raises(IntegrityError, match="weights were changed"):
         onnx(em, tmp_path / "x.onnx")
@@ -219,13 +226,12 @@ def test_a_machine_whose_weights_changed_is_not_exported(tmp_path):
 
 
 LOOK_UPS = {
-    "step": lambda dtype: ice.GradientStep(
+    "step": lambda dtype: ice.paper.GradientStep(
         "squared", 0.3, dim=2, samples=3, eps=None, dtype=dtype, backend="literal"
     ),
-    "compact": lambda dtype: ice.CompactStep(
+    "compact": lambda dtype: ice.paper.CompactStep(
         "squared", 0.3, dim=2, samples=3, eps=None, dtype=dtype, backend="literal"
     ),
-    "stream": lambda dtype: iceform_estimators.Machine(dim=2, layout="stream", dtype=dtype),
 }
 
 
@@ -233,13 +239,17 @@ LOOK_UPS = {
 @pytest.mark.parametrize("name", LOOK_UPS)
 def test_a_file_of_zeros_is_no_file_of_look_ups(tmp_path, name, dtype):
     """Margins hide tokens by logits of 2^50, which explain no difference of the others."""
+    thing = LOOK_UPS[name](dtype)
+    check_zeros(PromptRunner(thing), onnx(thing, tmp_path / "right.onnx"))
+
+
+def check_zeros(network, path):
+    """A file is one of the network's weights, and is none once its own are zeros."""
     import onnx as onnx_package
 
     from iceform.export.onnx_file import SHA, UNSIGNED, compare, signed
 
-    thing = LOOK_UPS[name](dtype)
-    path = onnx(thing, tmp_path / "right.onnx")
-    runner = PromptRunner(thing.network if name == "stream" else thing).eval()
+    runner = network.eval()
     compare(runner, session_of(path), path)
     model = onnx_package.load(str(path))
     read, write = onnx_package.numpy_helper.to_array, onnx_package.numpy_helper.from_array

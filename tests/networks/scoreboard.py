@@ -70,7 +70,7 @@ def _judged(case: Case) -> Outcome:
     given, other = case.draw(), case.draw()
     try:
         net, dtype = _converted(model, given, torch.float64), torch.float64
-    except ice.ProgramError as refused:
+    except ice.errors.ProgramError as refused:
         if "float32" not in str(refused):
             raise
         net, dtype = _converted(model, given, torch.float32), torch.float32
@@ -78,7 +78,7 @@ def _judged(case: Case) -> Outcome:
     for one in (given, other):
         try:
             a, b, within = _compared(net, model, one, dtype)
-        except ice.BoundError:
+        except ice.errors.BoundError:
             continue  # another range than the calibration's, and said so
         off, certified, right = max(off, a), max(certified, b), right and within
     verdict = "wrong" if not right else "right" if certified < float("inf") else "uncertified"
@@ -91,12 +91,12 @@ def _judged(case: Case) -> Outcome:
     return Outcome(case.name, verdict, name, off, certified, outside, words)
 
 
-def _converted(model: nn.Module, given: object, dtype: torch.dtype) -> ice.InContext:
+def _converted(model: nn.Module, given: object, dtype: torch.dtype) -> ice.networks.InContext:
     return in_context(model.to(dtype), calibration=[given], headroom=HEADROOM, dtype=dtype)
 
 
 def _compared(
-    net: ice.InContext, model: nn.Module, given: object, dtype: torch.dtype
+    net: ice.networks.InContext, model: nn.Module, given: object, dtype: torch.dtype
 ) -> tuple[float, float, bool]:
     """(error, certified, whether within), with the original itself, run here."""
     args, kwargs = ((), given) if isinstance(given, dict) else (given, {})

@@ -14,11 +14,11 @@ from torch import nn
 from torch.nn import functional as F
 
 import iceform as ice
-from iceform.backends import primitives
 from iceform.export import onnx
 from iceform.networks import InContext, in_context
 from iceform.networks.activations import ACTIVATIONS, activation_of, make_activation
-from iceform.networks.pieces import Gate, Heads, LinearMap, Settings
+from iceform.networks.pieces import AttentionPiece, Gate, LinearMap, PieceSettings
+from iceform.run import primitives
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 F32, F64 = torch.float32, torch.float64
@@ -194,7 +194,7 @@ def test_refused_attentions():
     x = torch.randn(2, 3, 4, dtype=F64)
     network = in_context(model, calibration=[(x, x, x)])
     long = x[:, :1].expand(2, 65, 4)
-    with pytest.raises(ice.BoundError, match="frozen layers are sized for"):
+    with pytest.raises(ice.errors.BoundError, match="frozen layers are sized for"):
         network(long, long, long)
 
 
@@ -262,8 +262,8 @@ def test_activations_by_operation_and_settings():
     assert activation_of("softplus", (2.0,), {}) is None
     assert activation_of("elu", (1.0,), {}) == activation_of("celu", (), {}) == "elu"
     assert activation_of("exp", (), {}) is None
-    with pytest.raises(ice.ProgramError, match="no activation"):
-        make_activation("swoosh", "x", Settings(None, F64, "fused", 1.0, "raise"))
+    with pytest.raises(ice.errors.ProgramError, match="no activation"):
+        make_activation("swoosh", "x", PieceSettings(None, F64, "fused", 1.0, "raise"))
 
 
 # ---------------------------------------------------------------------------------------- ranges
@@ -278,9 +278,9 @@ def test_out_of_range_raises_and_says_where():
     x = torch.randn(16, 3, dtype=F64)
     network = in_context(small(), calibration=[x])
     network(x)
-    with pytest.raises(ice.BoundError, match=r"0: .*calibrated up to .*on_range='widen'"):
+    with pytest.raises(ice.errors.BoundError, match=r"0: .*calibrated up to .*on_range='widen'"):
         network(10 * x)
-    with pytest.raises(ice.BoundError, match="0: "):
+    with pytest.raises(ice.errors.BoundError, match="0: "):
         network(torch.full_like(x, math.nan))
 
 
@@ -293,7 +293,7 @@ def test_widening_changes_the_prompt_and_not_the_weights():
     assert network.digest == digest
     assert network.certificate.error > before
     assert network.report().rows[0].widened == 1
-    with pytest.raises(ice.BoundError):
+    with pytest.raises(ice.errors.BoundError):
         network(torch.full_like(x, math.inf))
 
 
@@ -303,7 +303,7 @@ def test_ranges_from_norms_hold_for_every_input():
     x = 2 * (2 * torch.rand(500, 3, dtype=F64) - 1)
     x[:8] = torch.cartesian_prod(*[torch.tensor([-2.0, 2.0], dtype=F64)] * 3)
     assert distance(network(x), model(x)) <= network.certificate.error
-    with pytest.raises(ice.ProgramError, match="calibration= or bound="):
+    with pytest.raises(ice.errors.ProgramError, match="calibration= or bound="):
         in_context(model)
 
 
@@ -321,11 +321,11 @@ def test_lengths_behind_a_norm_are_not_measured_unless_somebody_changes_them(mon
     first, second = (p for p in net.pieces if p.name.endswith("in_proj"))
     for wild in (lambda *a: 1e3 * a[2], lambda *a: a[2] + float("nan")):
         handle = second.hook_out.register_forward_hook(wild)
-        with pytest.raises(ice.BoundError, match="2-norm of a query"):
+        with pytest.raises(ice.errors.BoundError, match="2-norm of a query"):
             net(x)
         handle.remove()
     second.hook_out = nn.Threshold(1e9, 1e9)  # no hook, and no place for hooks either
-    with pytest.raises(ice.BoundError, match="2-norm of a query"):
+    with pytest.raises(ice.errors.BoundError, match="2-norm of a query"):
         net(x)
     second.hook_out = nn.Identity()
     assert torch.equal(net(x), want)
@@ -338,7 +338,7 @@ def test_eps_is_held_or_refused():
     assert coarse.frozen.table.tokens < fine.frozen.table.tokens
     assert distance(coarse(x), model(x)) <= coarse.certificate.error
     assert distance(fine(x), model(x)) < 1e-7 < distance(coarse(x), model(x)) * 1e3
-    with pytest.raises(ice.PrecisionError, match="not to eps"):
+    with pytest.raises(ice.errors.PrecisionError, match="not to eps"):
         in_context(model, calibration=[x], eps=1e-9, dtype=F32)
 
 
@@ -347,7 +347,7 @@ def test_sequences_longer_than_the_layers_are_refused():
     x = torch.randn(1, 3, dim, dtype=F64)
     network = in_context(model, calibration=[x])
     longest = network.frozen.sizes.tokens
-    with pytest.raises(ice.BoundError, match=rf"sized for {longest}; pass tokens="):
+    with pytest.raises(ice.errors.BoundError, match=rf"sized for {longest}; pass tokens="):
         network(x[:, :1].expand(1, longest + 1, dim))
 
 
@@ -377,7 +377,7 @@ def test_functional_calls_are_emulated_or_listed():
 def test_modules_that_nothing_emulates_are_refused_or_listed():
     model = nn.Sequential(nn.ConvTranspose1d(2, 2, 1), nn.Linear(4, 2)).double()
     x = torch.randn(1, 2, 4, dtype=F64)
-    with pytest.raises(ice.ProgramError, match=r"not emulated: conv_transpose1d in 0;"):
+    with pytest.raises(ice.errors.ProgramError, match=r"not emulated: conv_transpose1d in 0;"):
         in_context(model, calibration=[x])
     network = in_context(model, calibration=[x], strict=False)
     assert "conv_transpose1d in 0" in network.report().not_emulated
@@ -409,17 +409,17 @@ def test_the_original_is_not_touched_and_nothing_can_be_trained():
 
 def test_bad_arguments():
     model, x = small(), torch.randn(4, 3, dtype=F64)
-    with pytest.raises(ice.ProgramError, match="on_range"):
+    with pytest.raises(ice.errors.ProgramError, match="on_range"):
         in_context(model, calibration=[x], on_range="clip")
-    with pytest.raises(ice.BoundError, match="headroom"):
+    with pytest.raises(ice.errors.BoundError, match="headroom"):
         in_context(model, calibration=[x], headroom=0.5)
-    with pytest.raises(ice.ProgramError, match="calibration is empty"):
+    with pytest.raises(ice.errors.ProgramError, match="calibration is empty"):
         in_context(model, calibration=[])
-    with pytest.raises(ice.ProgramError, match="no parameters"):
+    with pytest.raises(ice.errors.ProgramError, match="no parameters"):
         in_context(nn.Sequential(nn.ReLU()), calibration=[x])
-    with pytest.raises(ice.DtypeError, match="float32"):
+    with pytest.raises(ice.errors.DtypeError, match="float32"):
         in_context(model, calibration=[x])(x.float())
-    with pytest.raises(ice.DtypeError, match="casting"):
+    with pytest.raises(ice.errors.DtypeError, match="casting"):
         in_context(model, calibration=[x]).float()
 
 
@@ -464,7 +464,7 @@ def test_prompts_of_the_frozen_layers_can_be_looked_at():
         network.frozen.rows.features.total,
     )
     assert layer(tokens).shape == (2, 1, 1, network.frozen.sizes.rows)
-    assert not any(isinstance(p, Heads) for p in network.pieces)
+    assert not any(isinstance(p, AttentionPiece) for p in network.pieces)
 
 
 class Scaled(nn.Module):
@@ -492,7 +492,7 @@ def test_a_mask_beyond_calibration_is_refused():
     x, mask = torch.randn(2, 3, 4, dtype=F64), torch.ones(3, 3, dtype=F64)
     given = {"query": x, "key": x, "value": x, "attn_mask": mask}
     network = in_context(model, calibration=[given])
-    with pytest.raises(ice.BoundError, match="largest entry of a mask"):
+    with pytest.raises(ice.errors.BoundError, match="largest entry of a mask"):
         network(x, x, x, attn_mask=5 * mask)
 
 
@@ -501,7 +501,7 @@ def test_compiled_code_still_checks_ranges():
     network = in_context(model, calibration=[x])
     compiled = torch.compile(network, backend="eager")
     assert distance(compiled(x), network(x)) <= 1e-13
-    with pytest.raises(ice.BoundError, match="calibrated up to"):
+    with pytest.raises(ice.errors.BoundError, match="calibrated up to"):
         compiled(10 * x)
 
 
@@ -535,7 +535,7 @@ def test_a_network_as_an_onnx_file(tmp_path, dtype):
     ).abs()
     bound = network.enclosure(**other).bounds[0]
     assert bool((off <= 2 * bound).all()), f"{float(off.max()):.3g} of {float(bound.max()):.3g}"
-    with pytest.raises(ice.ProgramError, match="example="):
+    with pytest.raises(ice.errors.ProgramError, match="example="):
         onnx(network, path)
 
 
@@ -620,5 +620,5 @@ def test_every_way_to_ask_for_a_variance(variance):
 def test_an_overload_that_no_rule_knows_is_one_clear_error():
     model = Varying(lambda h: h.var(-1, keepdim=True)).double().eval()
     model.variance = lambda h: torch.logsumexp(h, (0, 1), True)
-    with pytest.raises(ice.ProgramError, match="not emulated"):
+    with pytest.raises(ice.errors.ProgramError, match="not emulated"):
         in_context(model, calibration=torch.rand(6, 4, dtype=F64))

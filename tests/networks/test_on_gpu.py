@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import iceform as ice
-from iceform.attention import unchecked
+from iceform.heads import unchecked
 from iceform.networks import in_context
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -73,7 +73,7 @@ def test_inputs_out_of_range_are_refused_by_a_replay(bad):
         net(x)
     y = x.clone()
     y[3, 2, 1] = bad
-    with pytest.raises(ice.BoundError, match=r"2-norm|max \|"):
+    with pytest.raises(ice.errors.BoundError, match=r"2-norm|max \|"):
         net(y)
     assert torch.equal(net(x), net(x))
 
@@ -86,7 +86,7 @@ def test_changed_weights_are_refused_by_a_replay(index):
     kept = weight.clone()
     for change in (float("nan"), 2.0):
         weight.data.view(-1)[0] = change
-        with pytest.raises(ice.IntegrityError, match="weights were changed"):
+        with pytest.raises(ice.errors.IntegrityError, match="weights were changed"):
             net(x)
         weight.copy_(kept)
         assert torch.equal(net(x), want)

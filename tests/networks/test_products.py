@@ -8,8 +8,8 @@ from torch import nn
 
 import iceform as ice
 from iceform.networks import in_context
-from iceform.networks.pieces import Norm, Product
-from iceform.networks.pieces.base import Later
+from iceform.networks.pieces import Norm, ProductPiece
+from iceform.networks.pieces.base import DeferredChecks
 
 F32, F64 = torch.float32, torch.float64
 
@@ -37,7 +37,7 @@ def test_products_at_any_scale(backend, dtype):
     x = torch.randn(2, 3, 4, dtype=dtype)
     net = in_context(Multiplied().to(dtype), calibration=[x], backend=backend)
     assert net.outside == {}
-    plain, matrix = sorted(pieces(net, Product), key=lambda p: p.inner or 0)
+    plain, matrix = sorted(pieces(net, ProductPiece), key=lambda p: p.inner or 0)
     assert matrix.inner == 4
     for scale in (1e-12, 1.0, 1e9):
         a, b = (scale * torch.randn(2, 5, 4, dtype=dtype) for _ in "ab")
@@ -50,7 +50,7 @@ def test_products_at_any_scale(backend, dtype):
                 largest = want.abs().reshape(-1, 4).amax(0)
                 unit = 4e-12 if dtype == F64 else 4e-6
                 assert bool((off.reshape(-1, 4).amax(0) <= unit * largest).all())
-    with pytest.raises(ice.BoundError, match="a product is"):
+    with pytest.raises(ice.errors.BoundError, match="a product is"):
         plain.checked(a, b * math.inf)
 
 
@@ -77,10 +77,10 @@ def test_norms_at_any_scale(kind, backend):
         want, got = piece.exact(x), piece.checked(x)
         assert float((got - want).abs().max()) <= piece.certified
         assert float((got - want).abs().max()) <= 1e-9 * (1 + shift)
-        reach = piece.reach()
+        reach = piece.bounds()
         assert float(got.abs().max()) <= reach.entry
         assert float(got.norm(dim=-1).max()) <= reach.length
-    with pytest.raises(ice.BoundError, match="2-norm is"):
+    with pytest.raises(ice.errors.BoundError, match="2-norm is"):
         piece.checked(x * math.nan)
 
 
@@ -123,13 +123,13 @@ def test_checks_that_wait_for_the_end_are_made():
     structure, tensors = net.model.signature.flatten((x,), {})
     graph = net.model.graph_for(structure, tensors)
     for scale in (1.0, 100.0):
-        later = Later()
+        later = DeferredChecks()
         with later.on():
             found = graph.run(net.model, [scale * x])
         numbers = later.numbers(x).tolist()
         if scale == 1.0:
-            later.judge(numbers)
+            later.check_range(numbers)
             assert torch.equal(found[0], net(x))
             continue
-        with pytest.raises(ice.BoundError, match=r"0: the largest 2-norm of a token is"):
-            later.judge(numbers)
+        with pytest.raises(ice.errors.BoundError, match=r"0: the largest 2-norm of a token is"):
+            later.check_range(numbers)

@@ -166,7 +166,7 @@ class Fourier(nn.Module):
 
 
 def test_a_fourier_transform_between_maps_is_refused(x):
-    with pytest.raises(ice.ProgramError, match=r"fft\w* in Fourier"):
+    with pytest.raises(ice.errors.ProgramError, match=r"fft\w* in Fourier"):
         in_context(Fourier().double(), calibration=[x])
 
 
@@ -220,14 +220,14 @@ class Attending(nn.Module):
     ],
 )
 def test_what_no_graph_holds_is_refused(kind, why, x):
-    with pytest.raises(ice.ProgramError, match=why):
+    with pytest.raises(ice.errors.ProgramError, match=why):
         in_context(kind().double(), calibration=[x])
 
 
 def test_weights_that_are_no_numbers_are_refused(x):
     model = nn.Linear(6, 3).double()
     model.weight.data[1, 2] = float("nan")
-    with pytest.raises(ice.ProgramError, match="weight holds NaN"):
+    with pytest.raises(ice.errors.ProgramError, match="weight holds NaN"):
         in_context(model, calibration=[x])
 
 
@@ -240,7 +240,7 @@ def test_weights_that_are_no_numbers_are_refused(x):
 ])  # fmt: skip
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:Lazy:UserWarning")
 def test_models_without_numbers_of_their_own_are_refused(model, why, x):
-    with pytest.raises(ice.ProgramError, match=why):
+    with pytest.raises(ice.errors.ProgramError, match=why):
         in_context(model(), calibration=[x])
 
 
@@ -259,7 +259,7 @@ def test_inputs_that_no_graph_reads_are_refused(given, why, x):
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_calibration_that_is_not_finite_is_refused(bad, x):
     x[1, 2, 3] = bad
-    with pytest.raises(ice.BoundError, match=r"NaN|finite numbers"):
+    with pytest.raises(ice.errors.BoundError, match=r"NaN|finite numbers"):
         in_context(nn.Sequential(nn.Linear(6, 3), nn.Tanh()).double(), calibration=[x])
 
 
@@ -298,7 +298,7 @@ def test_parts_called_like_attributes_of_ours(tmp_path, x):
 def test_weights_are_not_loaded_into_a_network_in_context(x):
     net = in_context(nn.Linear(6, 3).double(), calibration=[x])
     for target in (net, net.model):
-        with pytest.raises(ice.ProgramError, match="load them into the original"):
+        with pytest.raises(ice.errors.ProgramError, match="load them into the original"):
             target.load_state_dict(target.state_dict())
 
 
@@ -313,7 +313,7 @@ def test_activations_that_have_other_settings(x):
     for act in (nn.ELU(0.5), nn.CELU(2.0)):  # a kink in the slope: their table is coarser
         right(nn.Sequential(nn.Linear(6, 6), act), x, within=1e-6)
     for act in (nn.Softplus(threshold=5), nn.LogSoftmax(-1), nn.Threshold(0.1, 0.0)):
-        with pytest.raises(ice.ProgramError, match="not emulated: "):
+        with pytest.raises(ice.errors.ProgramError, match="not emulated: "):
             in_context(nn.Sequential(nn.Linear(6, 6), act).double(), calibration=[x])
 
 
@@ -333,7 +333,7 @@ def test_another_kind_of_call_is_captured_when_it_comes(x):
     for y in (x[:1], torch.cat([x, x[:2]])):
         assert float((net(y, y, y)[0] - model(y, y, y)[0]).detach().abs().max()) <= 1e-11
     again = pickle.loads(pickle.dumps(net))
-    with pytest.raises(ice.ProgramError, match="saved for other arguments"):
+    with pytest.raises(ice.errors.ProgramError, match="saved for other arguments"):
         again(x, x, x, need_weights=False)
 
 
@@ -398,7 +398,7 @@ def test_a_cache_is_refused_by_name():
     transformers = pytest.importorskip("transformers", reason="needs iceform[export]")
     config = transformers.GPT2Config(**{**ENCODERS["GPT2"], "use_cache": True})
     model = transformers.GPT2Model(config).double().eval()
-    with pytest.raises(ice.ProgramError, match="use_cache=False"):
+    with pytest.raises(ice.errors.ProgramError, match="use_cache=False"):
         in_context(model, calibration=[torch.randint(3, 40, (2, 5))])
 
 

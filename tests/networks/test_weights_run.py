@@ -9,9 +9,16 @@ import torch
 from torch import nn
 
 import iceform as ice
-from iceform.attention import unchecked
-from iceform.networks import in_context, watching
-from iceform.networks.pieces import Gate, Heads, LinearMap, Norm, Product, Table
+from iceform.heads import unchecked
+from iceform.networks import attestation, in_context
+from iceform.networks.pieces import (
+    AttentionPiece,
+    Gate,
+    LinearMap,
+    Norm,
+    ProductPiece,
+    TabulatedActivation,
+)
 
 F32, F64 = torch.float32, torch.float64
 
@@ -19,7 +26,7 @@ F32, F64 = torch.float32, torch.float64
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
     """However slow the machine is, everything that was kept is run again."""
-    monkeypatch.setattr(watching, "_SECONDS", 60.0)
+    monkeypatch.setattr(attestation, "_SECONDS", 60.0)
 
 
 class Small(nn.Module):
@@ -130,15 +137,15 @@ def example(piece):
     if isinstance(piece, LinearMap):
         x = torch.randn(3, piece.in_features, dtype=F64)
         return (0.4 * piece.norm * x / x.norm(dim=-1, keepdim=True),)
-    if isinstance(piece, Heads):
+    if isinstance(piece, AttentionPiece):
         return tuple(0.3 * torch.randn(1, 2, 4, piece.head_dim, dtype=F64) for _ in "qkv")
-    if isinstance(piece, Table | Gate):
+    if isinstance(piece, TabulatedActivation | Gate):
         return (torch.linspace(-0.9, 0.9, 7, dtype=F64) * piece.high,)
     if isinstance(piece, Norm):  # squares stay positive when features are permuted
         x = torch.ones(piece.width, dtype=F64)
         x[-1] = 1 - piece.width if piece.centred else 1
         return (torch.outer(torch.tensor([0.5, 1.0, 3.0], dtype=F64), x),)
-    if isinstance(piece, Product):
+    if isinstance(piece, ProductPiece):
         return torch.randn(2, 3, 3, dtype=F64), torch.randn(2, 3, 3, dtype=F64)
     return (IDS,) if piece.kind == "embedding" else None
 
@@ -183,7 +190,7 @@ def test_changed_weights_are_refused(pair, forge, index):
         kept = copy.deepcopy(net.frozen.network.state_dict())
         forge(layers(net)[index].w_k)
         for run in (net, net.run):
-            with pytest.raises(ice.IntegrityError, match="weights were changed"):
+            with pytest.raises(ice.errors.IntegrityError, match="weights were changed"):
                 run(IDS)
         net.frozen.network.load_state_dict(kept)
         assert net(IDS).isfinite().all()
@@ -192,7 +199,7 @@ def test_changed_weights_are_refused(pair, forge, index):
 def test_nan_is_refused_by_fused_with_checks_off():
     net = built()
     layers(net)[1].w_q.data[0, 0, 0] = float("nan")
-    with unchecked(), pytest.raises(ice.IntegrityError, match="NaN or infinity"):
+    with unchecked(), pytest.raises(ice.errors.IntegrityError, match="NaN or infinity"):
         net(IDS)
 
 
@@ -226,7 +233,7 @@ def test_a_piece_that_is_off_is_noticed(pair, kind, monkeypatch):
         if piece.kind == kind:
             right = piece.checked
             monkeypatch.setattr(piece, "checked", lambda *x, f=right, **k: f(*x, **k) * (1 + 1e-8))
-    with pytest.raises(ice.IntegrityError, match="off by"):
+    with pytest.raises(ice.errors.IntegrityError, match="off by"):
         net.run(IDS)
 
 
@@ -271,7 +278,9 @@ def test_a_table_that_outgrows_the_frozen_layers_is_refused():
     x = torch.randn(8, 2, dtype=F64)
     net = in_context(model, calibration=[0.01 * x], on_range="widen")
     before = net.pieces[1].high
-    with pytest.raises(ice.BoundError, match=r"has \d+ tokens, the frozen layers are sized for"):
+    with pytest.raises(
+        ice.errors.BoundError, match=r"has \d+ tokens, the frozen layers are sized for"
+    ):
         net(16 * x)
     assert net.pieces[1].high == before
 

@@ -101,8 +101,8 @@ def programs() -> Iterator[tuple[str, Pinned]]:
         computer = ice.Computer.for_programs([program])
         result = computer.run(program, example.X, example.y, backend="fused", **example.settings)
         yield f"{name}: computer", Pinned("digest", computer.digest)
-        yield f"{name}: certificate", Pinned("bound", program.certificate.error)
-        yield f"{name}: answer", _answer(torch.as_tensor(result.value))
+        yield f"{name}: certificate", Pinned("bound", program.certify(backend="literal")[0].error)
+        yield f"{name}: answer", _answer(torch.as_tensor(result.answer))
 
 
 def checkpoints(folder: Path) -> Iterator[tuple[str, Pinned]]:

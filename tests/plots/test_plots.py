@@ -10,10 +10,12 @@ from matplotlib import rcParams
 from matplotlib._pylab_helpers import Gcf
 from matplotlib.figure import Figure
 
-from iceform import AttentionHead, GradientStep, HopfieldResidual, Interpolant, ShapeError, plots
-from iceform.attention import Prompt
-from iceform.attention.inspection import trace_network
-from iceform.attention.lookups import HIDDEN, MARGIN
+from iceform import Interpolant, plots
+from iceform.errors import ShapeError
+from iceform.heads import Prompt
+from iceform.heads.inspection import trace_network
+from iceform.heads.lookups import HIDDEN, MARGIN
+from iceform.paper import AttentionHead, GradientStep, HopfieldResidual
 from iceform.plots.__main__ import main as write_picture
 
 SIZES = (17, 33)

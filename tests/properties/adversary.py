@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from iceform import Emulator
+from iceform.paper import Emulator
 
 
 def hardest_inputs(

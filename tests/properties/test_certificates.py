@@ -93,10 +93,10 @@ def attack(em, bound):
 )
 def test_smooth_functions(f, dim, samples, bound, exponent, backend):
     try:
-        em = ice.ResidualMap(
+        em = ice.paper.ResidualMap(
             f, dim=dim, samples=samples, bound=bound, eps=10.0**exponent, backend=backend
         )
-    except ice.PrecisionError:
+    except ice.errors.PrecisionError:
         reject()  # too many of these fail the test
     attack(em, bound)
 
@@ -111,8 +111,8 @@ def test_smooth_functions(f, dim, samples, bound, exponent, backend):
 )
 def test_kinked_functions(f, dim, samples, bound, exponent):
     try:
-        em = ice.ResidualMap(f, dim=dim, samples=samples, bound=bound, eps=10.0**exponent)
-    except ice.PrecisionError:
+        em = ice.paper.ResidualMap(f, dim=dim, samples=samples, bound=bound, eps=10.0**exponent)
+    except ice.errors.PrecisionError:
         reject()  # too many of these fail the test
     attack(em, bound)
 
@@ -127,7 +127,7 @@ def test_kinked_functions(f, dim, samples, bound, exponent):
     dtype=st.sampled_from([torch.float32, torch.float64]),
 )
 def test_hard_regime(f, dim, samples, tokens, bound, dtype):
-    em = ice.ResidualMap(
+    em = ice.paper.ResidualMap(
         f, dim=dim, samples=samples, bound=bound, eps=None, tokens=tokens, regime="hard",
         dtype=dtype,
     )  # fmt: skip
@@ -142,7 +142,7 @@ def test_hard_regime(f, dim, samples, tokens, bound, dtype):
     backend=st.sampled_from(["fused", "literal"]),
 )
 def test_float32_at_its_best(f, dim, bound, backend):
-    em = ice.ResidualMap(
+    em = ice.paper.ResidualMap(
         f, dim=dim, samples=3, bound=bound, eps=None, dtype=torch.float32, backend=backend
     )
     attack(em, bound)
@@ -158,14 +158,14 @@ def test_float32_at_its_best(f, dim, bound, backend):
     samples=st.integers(1, 6),
 )
 def test_descent(loss, schedule, steps, l2, dim, samples):
-    em = ice.GradientDescent(
+    em = ice.paper.GradientDescent(
         loss, steps, l2=l2, schedule=schedule, dim=dim, samples=samples, eps=None, w_bound=60.0,
         tokens=None if loss == "squared" else 49,
     )  # fmt: skip
     inputs = draw_inputs(em, 64, 1.0)
     try:
         got = em(*inputs)
-    except ice.BoundError:
+    except ice.errors.BoundError:
         reject()  # an iterate left the domain
     assert_within(got, em.reference(*inputs), em.certificate.error, f"{loss} {schedule}")
 
@@ -178,7 +178,7 @@ def test_spectral_certificates_are_tight():
         f = {**SMOOTH, **KINKED}[name]
         exponents = (-3, -9) if name in SMOOTH else (-2, -4)
         for exponent in exponents:
-            em = ice.ResidualMap(f, dim=3, samples=3, bound=1.0, eps=10.0**exponent)
+            em = ice.paper.ResidualMap(f, dim=3, samples=3, bound=1.0, eps=10.0**exponent)
             ratios[name, exponent] = em.certificate.error / attack(em, 1.0)
     table = ", ".join(f"{n} 1e{e}: {r:.1f}" for (n, e), r in ratios.items())
     print(f"\ncertified over found: {table}")
@@ -189,9 +189,9 @@ def test_spectral_certificates_are_tight():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_a_million_inputs(dtype):
     """0 violations in 10^6 instances, every loss of the library."""
-    per_loss = 10**6 // (2 * len(ice.LOSSES)) + 1
-    for name in ice.LOSSES:
-        em = ice.SampleGradients(name, dim=3, samples=1, eps=None, dtype=dtype, tokens=49)
+    per_loss = 10**6 // (2 * len(ice.expressions.LOSSES)) + 1
+    for name in ice.expressions.LOSSES:
+        em = ice.paper.SampleGradients(name, dim=3, samples=1, eps=None, dtype=dtype, tokens=49)
         x, y, w = draw_inputs(em, per_loss, 1.0)
         if em.loss.kind == "margin":
             y = torch.where(y > 0, 1.0, -1.0).to(dtype)

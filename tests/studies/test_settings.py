@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from iceform.errors import ShapeError
-from iceform_estimators.tables.table import is_number
+from iceform_estimators.tables import is_number
 from studies import STUDIES
 from studies.ames import houses
 from studies.heads import assemble

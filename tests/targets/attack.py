@@ -228,7 +228,7 @@ class Campaign:
         spec = self.case.spec
         if "program" not in given:
             return spec.read(hidden)
-        parts = spec.found(spec.features(hidden), given["program"])
+        parts = spec.answers_in(spec.features(hidden), given["program"])
         return torch.cat([part.flatten() for part in parts.values()])
 
     def judged(self, i, value):
@@ -275,7 +275,9 @@ def verdict(campaign, found):
     for i in range(len(campaign.sizes)):
         try:
             n, certified, measured = campaign.judged(i, found[i])
-        except ice.BoundError:  # data beyond a bound that the program states, as check would say
+        except (
+            ice.errors.BoundError
+        ):  # data beyond a bound that the program states, as check would say
             out["refused"] = out.get("refused", 0) + 1
             continue
         out["violations"] += not measured <= certified

@@ -74,7 +74,7 @@ def test_an_infinite_certificate_is_met_by_a_stated_tolerance_alone(program, alb
 
 def test_nan_and_infinity_never_pass():
     certificate = ice.compile(descent, dim=2, samples=2).certificate
-    seen = ice.Attestation("a", "a", "transformers, sdpa", literal=True)
+    seen = ice.certificates.Attestation("a", "a", "transformers, sdpa", literal=True)
     for bound in (1e-3, math.inf, math.nan):
         one = replace(certificate, error=bound)
         for measured in (math.nan, math.inf, 1e6):

@@ -6,7 +6,7 @@ from safetensors.torch import load_file, save_file
 
 import iceform as ice
 from iceform import targets
-from iceform.targets.levels import Levels
+from iceform.targets.quantizer import Quantizer
 
 from .alone import alone
 from .decoded import (
@@ -124,7 +124,7 @@ def test_a_process_without_iceform_generates(writer, tmp_path):
 
 
 def test_a_tie_is_named():
-    levels = Levels(2.0, 2.0**-7)
+    levels = Quantizer(2.0, 2.0**-7)
     numbers = torch.tensor([0.5, 0.5 + 2.0**-8, 0.5 + 2.0**-8 + 1e-7, -2.0, 2.5]).double()
     assert levels.certain(numbers, 1e-6).tolist() == [True, False, False, True, True]
     assert levels.certain(numbers, 1e-8).tolist() == [True, False, True, True, True]
@@ -132,12 +132,12 @@ def test_a_tie_is_named():
 
 @pytest.mark.parametrize(("bound", "step"), [(2.0, 0.01), (2.0, 4.0), (2.1, 0.5), (1e6, 1.0)])
 def test_levels_that_are_not_exact_are_refused(bound, step):
-    with pytest.raises(ice.BoundError):
+    with pytest.raises(ice.errors.BoundError):
         targets.WrittenDescent(2, bound=bound, step=step)
 
 
 def test_decoders_are_gpt2_in_float64(tmp_path):
-    with pytest.raises(ice.TargetError, match="an encoder does not generate"):
+    with pytest.raises(ice.errors.TargetError, match="an encoder does not generate"):
         targets.write("bert", WRITER, tmp_path / "no")
-    with pytest.raises(ice.DtypeError, match="float64"):
+    with pytest.raises(ice.errors.DtypeError, match="float64"):
         targets.AnsweringDescent(2, 2, dtype="float32")

@@ -86,12 +86,14 @@ def test_residuals_beyond_the_tables_are_not_certified(stock):
     model, _ = stock
     x, y = data(10, 5)
     assert model.certificate(x, 3.5 * y.sign(), **LOSSES[0]).error == float("inf")
-    with pytest.raises(ice.PrecisionError, match="nothing is certified for these data"):
+    with pytest.raises(ice.errors.PrecisionError, match="nothing is certified for these data"):
         ice.check(model.path, x, 3.5 * y.sign(), **LOSSES[0])
 
 
 def test_a_causal_mask_forbids_it(tmp_path):
-    with pytest.raises(ice.TargetError, match="a causal mask hides the state from the samples"):
+    with pytest.raises(
+        ice.errors.TargetError, match="a causal mask hides the state from the samples"
+    ):
         targets.write("gpt2", SPEC, tmp_path / "no")
     assert not (tmp_path / "no").exists()
 

@@ -97,7 +97,7 @@ def assert_predicted(spec, network, x, y, given, ways=(silenced,)):
     for layer, head in chosen(spec):
         try:
             found = targets.contribution(spec, x, y, head, layer=layer, repeat=repeat, **given)
-        except ice.ProgramError:
+        except ice.errors.ProgramError:
             continue  # without it the program does not come to its halt
         for way in ways:
             with way(spec, network, layer, head):
@@ -139,7 +139,7 @@ def test_a_prediction_is_of_that_head_and_no_other(stock):
 
 @pytest.mark.parametrize(("layer", "head"), [(4, 0), (-5, 0), (0, 19), (0, -1)])
 def test_a_head_that_is_not_there_is_refused(layer, head):
-    with pytest.raises(ice.ShapeError, match="4 layers of 19 heads"):
+    with pytest.raises(ice.errors.ShapeError, match="4 layers of 19 heads"):
         targets.contribution(SPEC, *data(), head, layer=layer)
 
 
@@ -192,7 +192,7 @@ def test_the_edges_are_those_of_the_weights(key):
     spec = FEATURES[key][1]
     design, listed = spec.design, spec.design.edges()
     half, size = design.hidden // 2, design.head_size
-    maps = [design.matrices(layer)[0] for layer in design.layers]
+    maps = [design.matrices(layer) for layer in range(len(design.layers))]
     kinds = {"written": "o", "read_as_query": "q", "read_as_key": "k", "read_as_value": "v"}
     for number, layer in enumerate(maps):
         for head in range(design.heads):
@@ -225,7 +225,7 @@ def test_copies_share_what_a_head_does():
 
 @pytest.mark.parametrize("given", [{"idle": -1}, {"copies": 3}, {"copies": 0}])
 def test_knobs_that_cannot_be_are_refused(given):
-    with pytest.raises(ice.BoundError, match=next(iter(given))):
+    with pytest.raises(ice.errors.BoundError, match=next(iter(given))):
         targets.LinearDescent(2, 2, **given)
 
 

@@ -53,7 +53,7 @@ def test_one_changed_weight_is_refused(tmp_path):
     store.write_tensors(  # sealed again
         tmp_path / "model.safetensors", stored.kind, stored.content, stored.tensors
     )
-    with pytest.raises(ice.IntegrityError, match=name):
+    with pytest.raises(ice.errors.IntegrityError, match=name):
         model.check(*data())
 
 
@@ -75,17 +75,19 @@ def test_another_loss_of_the_same_shape_runs_on_the_same_weights(tmp_path):
         held = model.holding(p)
         got = held.read(hidden(held, held.prompt(y[:, None], y)))
         assert float((got - torch.tanh(scale * y)).abs().max()) <= 1e-9
-    with pytest.raises(ice.CapacityError, match="needs entries"):
+    with pytest.raises(ice.errors.CapacityError, match="needs entries"):
         model.holding(bent(ice.Formula.parse("tanh(9*z)"))).prompt(y[:, None], y)
 
 
 def test_turns_are_in_the_weights(squares):
-    with pytest.raises(ice.ProgramError, match="turns of loops are in the weights"):
+    with pytest.raises(ice.errors.ProgramError, match="turns of loops are in the weights"):
         squares.prompt(*data(), steps=3)
 
 
 def test_another_program_is_refused(squares):
-    with pytest.raises(ice.ProgramError, match="the layers are the instructions of least_squares"):
+    with pytest.raises(
+        ice.errors.ProgramError, match="the layers are the instructions of least_squares"
+    ):
         squares.holding(program("ridge")).prompt(*data())
 
 
@@ -98,21 +100,21 @@ def test_another_program_is_refused(squares):
     ],
 )
 def test_what_cannot_be_is_refused_and_says_why(name, given, why, tmp_path):
-    with pytest.raises(ice.TargetError, match=why):
+    with pytest.raises(ice.errors.TargetError, match=why):
         program("least_squares").to(name, tmp_path / "no", mode="weights", **given)
-    with pytest.raises(ice.TargetError, match='mode is "prompt", "weights" or "descent"'):
+    with pytest.raises(ice.errors.TargetError, match='"descent" or "full_batch"'):
         program("least_squares").to("bert", tmp_path / "no", mode="layers")
     assert not (tmp_path / "no").exists()
 
 
 def test_a_loop_that_ends_by_the_data_is_refused(tmp_path):
-    with pytest.raises(ice.TargetError, match='write mode="prompt" with cycles='):
+    with pytest.raises(ice.errors.TargetError, match='write mode="prompt" with cycles='):
         layered(program("nearest_neighbours"), tmp_path / "no")
 
 
 def test_a_stream_of_another_length_is_refused(squares):
     stream = squares.prompt(*data())
-    with pytest.raises(ice.ShapeError, match="no prompt of least_squares has"):
+    with pytest.raises(ice.errors.ShapeError, match="no prompt of least_squares has"):
         squares.read(torch.cat([stream, stream], 1))
 
 

@@ -54,7 +54,7 @@ def test_random_data(stock):
 @pytest.mark.parametrize("kind", ["float64", "chebyshev"])
 def test_what_is_certified_in_float64(tmp_path_factory, kind):
     spec = SPECS[kind]
-    assert spec.certificate(spec.typical(), lr=1 / spec.dim).error <= 1e-10
+    assert spec.certificate(spec.example_domain(), lr=1 / spec.dim).error <= 1e-10
 
 
 def test_what_is_certified_in_float32(tmp_path_factory):
@@ -84,7 +84,9 @@ def test_groups_certify_hundreds_of_samples_in_float32(name, tmp_path_factory):
 
 
 def test_a_llama_is_written_in_float32_alone(tmp_path):
-    with pytest.raises(ice.TargetError, match="computes its norms and its softmax in float32"):
+    with pytest.raises(
+        ice.errors.TargetError, match="computes its norms and its softmax in float32"
+    ):
         targets.write("llama", SPECS["float64"], tmp_path / "no")
     assert not (tmp_path / "no").exists()
 
@@ -173,10 +175,10 @@ def test_samples_may_come_in_any_order(stock):
 @pytest.mark.parametrize(
     ("given", "error", "words"),
     [
-        ({"lr": 0.0}, ice.BoundError, "lr must be positive"),
-        ({"lr": 2.0, "penalty": 0.6}, ice.BoundError, "below 1"),
-        ({"momentum": 1.0}, ice.BoundError, "below 1"),
-        ({"rate": 0.1}, ice.ProgramError, "no parameter is called 'rate'"),
+        ({"lr": 0.0}, ice.errors.BoundError, "lr must be positive"),
+        ({"lr": 2.0, "penalty": 0.6}, ice.errors.BoundError, "below 1"),
+        ({"momentum": 1.0}, ice.errors.BoundError, "below 1"),
+        ({"rate": 0.1}, ice.errors.ProgramError, "no parameter is called 'rate'"),
     ],
 )
 def test_parameters_that_cannot_be_are_refused(given, error, words):
@@ -187,11 +189,11 @@ def test_parameters_that_cannot_be_are_refused(given, error, words):
 def test_data_that_do_not_fit_are_refused():
     spec = targets.LinearDescent(3, 2, positions=8)
     x, y = data(3, 7, 0)
-    with pytest.raises(ice.ShapeError, match="1 to 6 samples"):
+    with pytest.raises(ice.errors.ShapeError, match="1 to 6 samples"):
         spec.tokens(x, y)
-    with pytest.raises(ice.ShapeError, match=r"X must be \(n, 3\)"):
+    with pytest.raises(ice.errors.ShapeError, match=r"X must be \(n, 3\)"):
         spec.tokens(x[:5, :2], y[:5])
-    with pytest.raises(ice.BoundError, match="NaN"):
+    with pytest.raises(ice.errors.BoundError, match="NaN"):
         spec.tokens(x[:5] * float("nan"), y[:5])
-    with pytest.raises(ice.DtypeError, match="floating-point"):
+    with pytest.raises(ice.errors.DtypeError, match="floating-point"):
         spec.tokens(x[:5].long(), y[:5])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from iceform.constructions.schedules import chebyshev_steps
+from iceform.paper.schedules import chebyshev_steps
 from iceform.targets.recurrence import Recurrence
 
 METHODS = {

@@ -7,7 +7,7 @@ import torch
 
 import iceform as ice
 from iceform import store, targets
-from iceform.targets.design import mirrored, unmirrored
+from iceform.heads.design import mirrored, unmirrored
 
 from .stock import assert_within, exact, written
 
@@ -97,12 +97,12 @@ def test_seeds_give_other_weights_and_the_check_knows(stock, tmp_path):
     stored = store.read_tensors(tmp_path / "model.safetensors")
     stored.content["sizes"]["basis"] = 7
     store.write_tensors(tmp_path / "model.safetensors", stored.kind, stored.content, stored.tensors)
-    with pytest.raises(ice.IntegrityError, match="weight"):
+    with pytest.raises(ice.errors.IntegrityError, match="weight"):
         ice.check(tmp_path, *data())
 
 
 def test_a_seed_that_is_none_is_refused():
-    with pytest.raises(ice.BoundError, match="basis is a seed"):
+    with pytest.raises(ice.errors.BoundError, match="basis is a seed"):
         targets.LinearDescent(2, 2, basis=-1)
 
 

@@ -77,5 +77,5 @@ def test_the_certificate_has_teeth(tmp_path_factory):
 
 @pytest.mark.parametrize("order", [[0, 1], [0, 1, 2, 3, 4, 9], [-1] * 6])
 def test_an_order_that_is_none_is_refused(order):
-    with pytest.raises(ice.ShapeError, match="order must name 6 of the samples 0 to 4"):
+    with pytest.raises(ice.errors.ShapeError, match="order must name 6 of the samples 0 to 4"):
         SPECS["gpt2"].tokens(*data(3, 5, 0), order=order)

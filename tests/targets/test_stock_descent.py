@@ -109,7 +109,7 @@ def two_rates(x, y, *, lr=0.25):
     ids=lambda value: getattr(value, "name", ""),
 )
 def test_what_is_not_descent_is_refused(algorithm, why):
-    with pytest.raises(ice.TargetError, match=why):
+    with pytest.raises(ice.errors.TargetError, match=why):
         found(algorithm, **({"steps": 4} if "steps" in algorithm.parameters else {}))
 
 
@@ -161,15 +161,15 @@ def test_numbers_that_are_no_float_are_enclosed_run_by_run(tmp_path):
 
 def test_other_steps_than_those_in_the_weights_are_refused(tmp_path):
     model = ice.compile(heavy, dim=2, samples=9, eps=0.1).to("gpt2", tmp_path, steps=2)
-    with pytest.raises(ice.TargetError, match="holds 2 steps"):
+    with pytest.raises(ice.errors.TargetError, match="holds 2 steps"):
         model.prompt(*data(), steps=3)
 
 
 def test_a_nonlinear_f_is_refused_under_a_causal_mask(tmp_path):
     program = ice.compile(gradient_descent(torch.tanh), dim=2, samples=4, eps=0.1)
-    with pytest.raises(ice.TargetError, match="hides the state from the samples"):
+    with pytest.raises(ice.errors.TargetError, match="hides the state from the samples"):
         program.to("gpt2", tmp_path / "no", steps=2)
     lasso = ice.compile(ALGORITHMS["lasso"], dim=2, samples=4, eps=0.1)
-    with pytest.raises(ice.TargetError, match="never see the state"):
+    with pytest.raises(ice.errors.TargetError, match="never see the state"):
         lasso.to("gpt2", tmp_path / "no", steps=2)
     assert not (tmp_path / "no").exists()

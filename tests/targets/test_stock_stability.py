@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from iceform import targets
-from iceform.targets.design import mirrored
+from iceform.heads.design import mirrored
 
 from ..computer.test_stability import GROWTH, LOOP, NOISE, all_features_of, small
 from .stock import transformers

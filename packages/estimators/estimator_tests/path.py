@@ -14,7 +14,8 @@ import numpy as np
 import iceform
 import iceform_estimators
 
-ROOTS = [Path(package.__file__).parents[1] for package in (iceform, iceform_estimators)]
+# One folder where both are installed, two in a checkout.
+ROOTS = {Path(package.__file__).parents[1] for package in (iceform, iceform_estimators)}
 
 ESTIMATORS = (
     "InContextRidge",
@@ -42,7 +43,7 @@ def calls_of_a_fit(name: str) -> Counter[CodeType]:
     def count(frame: FrameType, event: str, _argument: object) -> None:
         nonlocal importing
         code = frame.f_code
-        if code.co_name == "<module>":
+        if code.co_name == "_find_and_load":  # an import, with all that it finds and runs
             importing += {"call": 1, "return": -1}.get(event, 0)
         elif event == "call" and not importing and is_of_the_package(code):
             entered[code] += 1

@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
-from typer.testing import CliRunner
 
-import iceform as ice
 import iceform_estimators
-from iceform_estimators.algorithms import Algorithm
+from iceform_estimators.algorithms import EstimationAlgorithm
 
 ALGORITHM = '''
 """A line by the loss ln cosh: squares near it, straight lines far off, no corner between."""
@@ -24,9 +22,10 @@ from typing import ClassVar
 
 import torch
 
+from iceform_estimators import LineEstimator
 from iceform_estimators.algorithms import LinearModel, option
-from iceform.functions import Loss, ScalarFunction
-from iceform.functions.losses import Curvature
+from iceform.expressions import Loss, ScalarFunction
+from iceform.expressions.losses import Curvature
 
 # The third derivative is -2 tanh times the second.
 _FACTS = Curvature(
@@ -56,6 +55,19 @@ class LogCosh(LinearModel):
 
     def l2(self, rows: int) -> float:
         return self.alpha
+
+
+class InContextLogCoshRegressor(LineEstimator):
+    """The line of least ln cosh of the residuals."""
+
+    algorithm = LogCosh
+
+    def __init__(
+        self, alpha=0.1, *, fit_intercept=True, tol=1e-9, max_iter=1000, precondition="whiten",
+        device=None, backend="auto", **peer,
+    ):
+        super().__init__(fit_intercept, tol, max_iter, precondition, device, backend, **peer)
+        self.alpha = alpha
 '''
 
 
@@ -67,7 +79,8 @@ def log_cosh(tmp_path, monkeypatch):
     import log_cosh_module
 
     yield log_cosh_module.LogCosh
-    del Algorithm.kinds["log-cosh"]
+    del EstimationAlgorithm.kinds["log-cosh"]
+    del iceform_estimators.InContextEstimator.classes[log_cosh_module.LogCosh]
     del sys.modules["log_cosh_module"]
 
 
@@ -90,47 +103,35 @@ def test_an_algorithm_runs_and_is_certified(log_cosh):
 
 
 def test_an_algorithm_is_an_estimator(log_cosh):
-    import iceform_estimators as in_context
-
     x, y = table()
-    model = in_context.InContextLogCoshRegressor(alpha=0.2).fit(x, y)
+    kind = iceform_estimators.estimator_of(log_cosh)
+    model = kind(alpha=0.2).fit(x, y)
     assert clone(model).get_params() == {
         "alpha": 0.2, "fit_intercept": True, "tol": 1e-9, "max_iter": 1000,
         "precondition": "whiten", "device": None, "backend": "auto",
     }  # fmt: skip
     assert model.score(x, y) > 0.9
     assert np.array_equal(pickle.loads(pickle.dumps(model)).predict(x), model.predict(x))
-    assert "The line of least ln cosh" in in_context.InContextLogCoshRegressor.__doc__
     with pytest.raises(ValueError, match="The 'alpha' parameter"):
-        in_context.InContextLogCoshRegressor(alpha=-1.0).fit(x, y)
+        kind(alpha=-1.0).fit(x, y)
 
 
-def test_an_algorithm_is_on_the_command_line_and_on_the_page(log_cosh, tmp_path):
-    from iceform_estimators.command.app import app
-    from iceform_playground import questions as asked
-    from iceform_playground.algorithms import options
-    from iceform_playground.fitting import fit
+def test_an_algorithm_is_on_the_command_line(log_cosh, tmp_path, capsys):
+    from iceform_estimators.command.app import command
 
-    listed = json.loads(CliRunner().invoke(app, ["list", "--json"]).stdout)["algorithms"]
+    assert command(["list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["algorithms"]
     (record,) = [one for one in listed if one["name"] == "log-cosh"]
     assert record["estimator"] == "iceform_estimators.InContextLogCoshRegressor"
     x, y = table()
     rows = "\n".join(",".join(map(str, [*a, b])) for a, b in zip(x, y, strict=True))
     (tmp_path / "data.csv").write_text("a,b,c,y\n" + rows, encoding="utf-8")
     words = ["run", "log-cosh", "--data", str(tmp_path / "data.csv"), "--target", "y", "--json"]
-    done = CliRunner().invoke(app, [*words, "--alpha", "0.3", "--backend", "literal"])
-    assert done.exit_code == 0, (done.output, done.exception)
-    found = json.loads(done.stdout)
+    assert command([*words, "--alpha", "0.3", "--backend", "literal"]) == 0
+    found = json.loads(capsys.readouterr().out)
     assert found["options"] == {"alpha": 0.3}
     assert found["attestation"]["backend"] == "literal"
     assert found["certified_error"] < 1e-3
-    (entry,) = [one for one in options() if one.name == "log-cosh"]
-    assert [slider.name for slider in entry.sliders] == ["alpha"]
-    points = [asked.Point(x=a, y=b) for a, b in ((-0.5, 0.1), (0.1, 0.3), (0.6, -0.4))]
-    model = asked.Model(algorithm="log-cosh", degree=1, options={"alpha": 0.1})
-    answer = fit(asked.FitQuestion(points=points, model=model), lambda: None)
-    assert len(answer.frames) > 1
-    assert answer.frames[-1].gap < 1e-3
 
 
 def test_an_installed_package_adds_its_algorithms(tmp_path):
@@ -155,40 +156,13 @@ def test_an_installed_package_adds_its_algorithms(tmp_path):
     assert done.stdout == "Smooth absolute deviations\n", done.stderr
 
 
-def test_a_loss_of_ones_own_runs_like_the_librarys():
-    """By what its object says, registered or not."""
-    from iceform.functions import LOSSES, Loss, ScalarFunction, loss_named
-    from iceform.functions.losses import register
-
-    @register("cosh")
-    def cosh(width: float = 1.0) -> Loss:
-        f = ScalarFunction(lambda z: torch.sinh(z / width), "sinh")
-        return Loss("cosh", "residual", f)
-
-    try:
-        step = ice.GradientStep("cosh", 0.1, dim=2, samples=3, eps=1e-4)
-        g = torch.Generator().manual_seed(0)
-        x, y, w = (2 * torch.rand(*s, generator=g).double() - 1 for s in ((3, 2), (3,), (2,)))
-        off = float((step(x, y, w) - step.reference(x, y, w)).abs().max())
-        assert off <= step.certificate.error
-        descent = iceform_estimators.algorithms.Descent(
-            loss_named("cosh", width=2.0), 3, w_bound=1.0, tokens=17
-        )
-        machine = iceform_estimators.Machine.for_programs([descent], 2, 3)
-        found = machine.run(descent, x, y)
-        off = float((found.value - descent.reference(x, y)).abs().max())
-        assert off <= found.certificate.error
-    finally:
-        del LOSSES["cosh"]
-
-
 def test_a_backend_of_ones_own_is_used_everywhere():
-    from iceform.backends import Backend, Literal, Rounding
+    from iceform.run import Backend, LiteralBackend, Rounding
     from iceform_estimators import InContextRidge
 
     seen = []
 
-    class Spoken(Literal):
+    class Spoken(LiteralBackend):
         """The literal matrices, and a note of every prompt."""
 
         name = "spoken"

@@ -19,7 +19,7 @@ from torch import Tensor
 import iceform_tolerance as tolerances
 from iceform.errors import BoundError
 from iceform_tolerance.kernels import round_to
-from iceform_tolerance.kind import Kind
+from iceform_tolerance.kind import KernelKind
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 NAMES = ("total", "linear", "rms_norm", "layer_norm", "moments")
@@ -42,7 +42,9 @@ class Draw:
 class Arithmetic:
     """Operations of a kernel that accumulates in a format."""
 
-    def __init__(self, kind: Kind, mode: str, flush: bool, generator: torch.Generator) -> None:
+    def __init__(
+        self, kind: KernelKind, mode: str, flush: bool, generator: torch.Generator
+    ) -> None:
         self.kind, self.mode, self.flush, self.generator = kind, mode, flush, generator
 
     def rounded(self, x: Tensor, low: bool = False) -> Tensor:
@@ -161,7 +163,7 @@ def _normed(
     return [v / root * Decimal(gain) + shift for v, gain, shift in pairs]
 
 
-def allowed(name: str, kind: Kind, drawn: Draw) -> Tensor:
+def allowed(name: str, kind: KernelKind, drawn: Draw) -> Tensor:
     """The tolerance that is stated."""
     form = {"dtype": kind.dtype, "accumulate": kind.accumulate, "output": kind.output}
     if name == "total":
@@ -241,7 +243,7 @@ def findings(rows: int, seed: int = 0) -> Iterator[Finding]:
             drawn = draw(dtype, generator)
             wide = torch.float64 if dtype == torch.float64 else torch.float32
             accumulate = wide if torch.rand((), generator=generator) < 0.8 else dtype
-            kind = Kind.of(dtype, accumulate)
+            kind = KernelKind.of(dtype, accumulate)
             mode = ("nearest", "zero", "away", "mixed")[
                 int(torch.randint(4, (), generator=generator))
             ]
@@ -253,7 +255,7 @@ def findings(rows: int, seed: int = 0) -> Iterator[Finding]:
                     yield finding
 
 
-def _compared(name: str, kind: Kind, a: Arithmetic, drawn: Draw) -> Iterator[Finding]:
+def _compared(name: str, kind: KernelKind, a: Arithmetic, drawn: Draw) -> Iterator[Finding]:
     try:
         bounds = allowed(name, kind, drawn)
     except BoundError:  # refused by name: nothing is claimed

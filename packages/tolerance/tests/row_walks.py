@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from iceform_tolerance import walking
+from iceform_tolerance import gpu
 from iceform_tolerance.theorem import Norms
 
 
@@ -19,5 +19,5 @@ def norms_of(problem, longest, top):
     met = torch.where(top == -math.inf, 0.0, top)[..., None].double().abs() * (1 + 2.0**-20)
     return Norms(
         present=present, keys=problem.keys, dim=problem.dim, scale=abs(problem.scale), q=q,
-        q_exact=q, q_moved=0.0, k=longest, k_moved=0.0, bias=0.0, top=met + walking._SHARP,
+        q_exact=q, q_moved=0.0, k=longest, k_moved=0.0, bias=0.0, top=met + gpu._SHARP,
     )  # fmt: skip

@@ -15,10 +15,10 @@ from iceform_tolerance.attack import _worst_values, attack, search, worst
 from iceform_tolerance.attention import bound
 from iceform_tolerance.backends import BACKENDS
 from iceform_tolerance.cases import CASES, Shape, draw
-from iceform_tolerance.exact import doubled, judged, plain
+from iceform_tolerance.exact import doubled, plain, reference_and_bound
 from iceform_tolerance.inputs import problem_of
 from iceform_tolerance.kernels import Recipe, round_to, simulate
-from iceform_tolerance.kind import Kind
+from iceform_tolerance.kind import KernelKind
 
 CPU = torch.device("cpu")
 DTYPES = (
@@ -47,9 +47,9 @@ def test_correct_kernels_keep_within_the_bound():
 def test_long_rows():
     shape = Shape(1, 1, 1, 8, keys=32_768)
     inputs = draw("rising maximum", shape, torch.float32, torch.Generator().manual_seed(1))
-    kind = Kind.of(torch.float32, exp_ulps=2.0)
+    kind = KernelKind.of(torch.float32, exp_ulps=2.0)
     recipe = Recipe("zero", "away", "zero", order="unit", block=512, exp="up")
-    allowed, exact = judged(inputs.problem(), kind)
+    allowed, exact = reference_and_bound(inputs.problem(), kind)
     off = (simulate(inputs.problem(), kind, recipe) - exact.value).abs()
     assert bool((off <= allowed + exact.error).all()), float((off / allowed).max())
 
@@ -117,7 +117,9 @@ WITHOUT = {
 @pytest.mark.parametrize("term", WITHOUT)
 def test_no_term_can_be_left_out(term):
     changes, shape, recipe, case, options = WITHOUT[term]
-    kind = Kind.of(online=recipe.online, **{"dtype": torch.float32, "exp_ulps": 1.0, **options})
+    kind = KernelKind.of(
+        online=recipe.online, **{"dtype": torch.float32, "exp_ulps": 1.0, **options}
+    )
     made = case in ("ones", "halves")
     generator = torch.Generator().manual_seed(0)
     inputs = draw("random" if made else case, shape, kind.dtype, generator)
@@ -129,7 +131,7 @@ def test_no_term_can_be_left_out(term):
         inputs = replace(inputs, v=_worst_values(inputs, kind, recipe))
     problem = inputs.problem()
     off = (simulate(problem, kind, recipe) - plain(problem).value).abs()
-    less = type("Less", (Kind,), changes)(**vars(kind))
+    less = type("Less", (KernelKind,), changes)(**vars(kind))
     assert bool((off <= bound(problem, kind)).all())
     assert bool((off > bound(problem, less)).any())
 
@@ -259,11 +261,13 @@ def exp_of(x: Fraction) -> Fraction:
 
 def test_float64_kernels_are_judged_in_doubled_precision():
     q, k, v = some(dtype=torch.float64)
-    allowed, exact = judged(problem_of(q, k, v), Kind.of(torch.float64, torch.float64))
+    allowed, exact = reference_and_bound(
+        problem_of(q, k, v), KernelKind.of(torch.float64, torch.float64)
+    )
     assert exact.doubled
     assert bool((exact.error < allowed / 16).all())
     q, k, v = some(dtype=torch.bfloat16)
-    assert not judged(problem_of(q, k, v), Kind.of(torch.bfloat16))[1].doubled
+    assert not reference_and_bound(problem_of(q, k, v), KernelKind.of(torch.bfloat16))[1].doubled
 
 
 def test_norms_alone_are_never_below():
@@ -283,7 +287,7 @@ def test_norms_alone_are_never_below():
     "dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn]
 )
 def test_rounding_is_that_of_the_dtype(dtype, mode):
-    form = Kind.of(dtype).low
+    form = KernelKind.of(dtype).low
     x = torch.randn(4000, generator=torch.Generator().manual_seed(0)).double()
     x = torch.cat([x, x * form.normal, x * form.subnormal * 3])
     found = round_to(x, form, mode)
@@ -401,8 +405,8 @@ def test_on_cuda(name):
     ]
     assert not any(f.violations for f in found)
     q, k, v = (x.to(device) for x in some())
-    here = bound(problem_of(q, k, v), replace(Kind.of(torch.bfloat16), exp_ulps=2.0))
-    there = bound(problem_of(*some()), replace(Kind.of(torch.bfloat16), exp_ulps=2.0))
+    here = bound(problem_of(q, k, v), replace(KernelKind.of(torch.bfloat16), exp_ulps=2.0))
+    there = bound(problem_of(*some()), replace(KernelKind.of(torch.bfloat16), exp_ulps=2.0))
     torch.testing.assert_close(here.cpu(), there)
 
 

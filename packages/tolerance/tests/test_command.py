@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -90,7 +91,11 @@ def test_the_benchmark_runs(tmp_path):
     saved = tmp_path / "found.json"
     command = [sys.executable, "-m", "benchmarks.tolerance", "attack", "--device", "cpu"]
     done = subprocess.run(
-        [*command, "--cases", "200", "--out", saved], capture_output=True, text=True, check=False
+        [*command, "--cases", "200", "--out", saved],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[3],
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(saved.read_text())

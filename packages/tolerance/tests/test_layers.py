@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import iceform_tolerance as tolerances
 from iceform.errors import BoundError, DtypeError, IceformError, ShapeError
 from iceform_tolerance.kernels import round_to
-from iceform_tolerance.kind import Kind
+from iceform_tolerance.kind import KernelKind
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -21,7 +21,7 @@ def rows(dtype, offset, seed=0, n=96):
 
 def summed(terms, mode):
     """Term by term in float32."""
-    form, total = Kind.of(torch.float32).wide, 0 * terms[..., 0]
+    form, total = KernelKind.of(torch.float32).wide, 0 * terms[..., 0]
     for term in terms.unbind(-1):
         total = round_to(total + term, form, mode)
     return total
@@ -51,7 +51,7 @@ def test_sums_and_linear_maps(dtype, offset, mode):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("offset", [0.0, 5.0])
 def test_norms(dtype, offset, mode):
-    form = Kind.of(torch.float32).wide
+    form = KernelKind.of(torch.float32).wide
 
     def fl(x):
         return round_to(x, form, mode)
@@ -76,7 +76,7 @@ def test_norms(dtype, offset, mode):
 
 def test_a_variance_of_moments_needs_its_own_bound():
     x = rows(torch.float32, 300.0)
-    form, wide, n = Kind.of(torch.float32).wide, x.double(), x.shape[-1]
+    form, wide, n = KernelKind.of(torch.float32).wide, x.double(), x.shape[-1]
 
     def fl(value):
         return round_to(value, form, "zero")

@@ -13,8 +13,27 @@ from iceform.arithmetic.rounding import (
     log_steps,
     sum_steps,
 )
+from iceform.arithmetic.units import (
+    EXP_UNDERFLOW,
+    EXP_UNITS,
+    LEAK_BITS,
+    OUTWARD,
+    OUTWARD_FEW,
+    OUTWARD_MANY,
+    SAFE_MINIMUM,
+    UNIT,
+    gamma,
+)
 
 __all__ = [
+    "EXP_UNDERFLOW",
+    "EXP_UNITS",
+    "LEAK_BITS",
+    "OUTWARD",
+    "OUTWARD_FEW",
+    "OUTWARD_MANY",
+    "SAFE_MINIMUM",
+    "UNIT",
     "Format",
     "Interval",
     "Jet",
@@ -26,6 +45,7 @@ __all__ = [
     "exponent_of",
     "format_of",
     "fused_steps",
+    "gamma",
     "gram_eigenvalues",
     "log_steps",
     "power_of_two",

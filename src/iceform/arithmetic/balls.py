@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fractions import Fraction
 from typing import Any
 
 from iceform.errors import BoundError, ProgramError
@@ -60,3 +61,18 @@ def uppermost(ball: Any) -> float:
     if ball == 0:  # of balls: certainly equal
         return 0.0
     return math.nextafter(float(ball.upper()), math.inf) if ball.is_finite() else math.inf
+
+
+def function_of_ball(name: str, x: Any) -> Any:
+    """The enclosure of a smooth function at a ball."""
+    if name == "recip":
+        return 1 / x
+    if name == "sigmoid":
+        return 1 / (1 + (-x).exp())
+    return getattr(x, name)()
+
+
+def exact_end(end: Any) -> Fraction:
+    """The value of a ball of radius 0, such as another one's end."""
+    mantissa, exponent = (int(part) for part in end.man_exp())
+    return Fraction(mantissa) * Fraction(2) ** exponent

@@ -41,7 +41,7 @@ def power_of_two(exponent: Tensor) -> Tensor:
 
 
 def times_power(x: Tensor, exponent: Tensor) -> Tensor:
-    """X 2^e for whole numbers |e| <= 2044, rounded where it underflows."""
+    """x 2^e for whole numbers |e| <= 2044, rounded where it underflows."""
     first = exponent.clamp(-_BIAS + 1, _BIAS)
     return x * power_of_two(first) * power_of_two(exponent - first)
 
@@ -61,37 +61,37 @@ _LN2 = (
 _FLOOR = -740.0  # exp of less is below 1e-321 and counts as zero
 
 
-class Pair(NamedTuple):
+class DoubleDouble(NamedTuple):
     """The number hi + lo."""
 
     hi: Tensor
     lo: Tensor
 
-    def span(self, start: int, stop: int) -> Pair:
+    def span(self, start: int, stop: int) -> DoubleDouble:
         """A stretch of the last axis."""
-        return Pair(self.hi[..., start:stop], self.lo[..., start:stop])
+        return DoubleDouble(self.hi[..., start:stop], self.lo[..., start:stop])
 
     def double(self) -> Tensor:
         """The nearest float64."""
         return self.hi + self.lo
 
 
-def pair(x: Tensor) -> Pair:
+def pair(x: Tensor) -> DoubleDouble:
     """A float64 tensor as pairs."""
     x = x.double()
-    return Pair(x, torch.zeros_like(x))
+    return DoubleDouble(x, torch.zeros_like(x))
 
 
-def two_sum(a: Tensor, b: Tensor) -> Pair:
+def two_sum(a: Tensor, b: Tensor) -> DoubleDouble:
     """A sum and its rounding error."""
     total = a + b
     back = total - a
-    return Pair(total, (a - (total - back)) + (b - back))
+    return DoubleDouble(total, (a - (total - back)) + (b - back))
 
 
-def _quick_two_sum(a: Tensor, b: Tensor) -> Pair:
+def _quick_two_sum(a: Tensor, b: Tensor) -> DoubleDouble:
     total = a + b
-    return Pair(total, b - (total - a))
+    return DoubleDouble(total, b - (total - a))
 
 
 def _halves(a: Tensor) -> tuple[Tensor, Tensor]:
@@ -100,38 +100,38 @@ def _halves(a: Tensor) -> tuple[Tensor, Tensor]:
     return high, a - high
 
 
-def two_prod(a: Tensor, b: Tensor) -> Pair:
+def two_prod(a: Tensor, b: Tensor) -> DoubleDouble:
     """A product and its rounding error."""
     product = a * b
     (a1, a2), (b1, b2) = _halves(a), _halves(b)
-    return Pair(product, ((a1 * b1 - product) + a1 * b2 + a2 * b1) + a2 * b2)
+    return DoubleDouble(product, ((a1 * b1 - product) + a1 * b2 + a2 * b1) + a2 * b2)
 
 
-def add(x: Pair, y: Pair) -> Pair:
-    """X + y."""
+def add(x: DoubleDouble, y: DoubleDouble) -> DoubleDouble:
+    """x + y."""
     high, low = two_sum(x.hi, y.hi), two_sum(x.lo, y.lo)
     middle = _quick_two_sum(high.hi, high.lo + low.hi)
     return _quick_two_sum(middle.hi, middle.lo + low.lo)
 
 
-def sub(x: Pair, y: Pair) -> Pair:
-    """X - y."""
-    return add(x, Pair(-y.hi, -y.lo))
+def sub(x: DoubleDouble, y: DoubleDouble) -> DoubleDouble:
+    """x - y."""
+    return add(x, DoubleDouble(-y.hi, -y.lo))
 
 
-def mul(x: Pair, y: Pair) -> Pair:
-    """X y."""
+def mul(x: DoubleDouble, y: DoubleDouble) -> DoubleDouble:
+    """x y."""
     product = two_prod(x.hi, y.hi)
     return _quick_two_sum(product.hi, product.lo + (x.hi * y.lo + x.lo * y.hi))
 
 
-def div(x: Pair, y: Pair) -> Pair:
-    """X / y: three quotients, each of what the last left over.
+def div(x: DoubleDouble, y: DoubleDouble) -> DoubleDouble:
+    """x / y: three quotients, each of what the last left over.
 
     y is brought near 1 by a power of two, so that products with it lose nothing that counts.
     """
     power = power_of_two(-exponent_of(y.hi).clamp(-1021, 1021))
-    x, y = (Pair(part.hi * power, part.lo * power) for part in (x, y))
+    x, y = (DoubleDouble(part.hi * power, part.lo * power) for part in (x, y))
     first = x.hi / y.hi
     rest = sub(x, mul(pair(first), y))
     second = rest.hi / y.hi
@@ -140,32 +140,34 @@ def div(x: Pair, y: Pair) -> Pair:
     return add(_quick_two_sum(first, second), pair(third))
 
 
-def sum_last(x: Pair) -> Pair:
+def sum_last(x: DoubleDouble) -> DoubleDouble:
     """Sum over the last axis, by halves."""
     while x.hi.shape[-1] > 1:
         n = x.hi.shape[-1]
         half = n // 2
         total = add(x.span(0, half), x.span(half, 2 * half))
         if n % 2:
-            total = Pair(*(torch.cat([t, o[..., -1:]], -1) for t, o in zip(total, x, strict=True)))
+            total = DoubleDouble(
+                *(torch.cat([t, o[..., -1:]], -1) for t, o in zip(total, x, strict=True))
+            )
         x = total
-    return Pair(x.hi[..., 0], x.lo[..., 0])
+    return DoubleDouble(x.hi[..., 0], x.lo[..., 0])
 
 
-def dot(x: Pair, y: Pair) -> Pair:
+def dot(x: DoubleDouble, y: DoubleDouble) -> DoubleDouble:
     """Sum of x y over the last axis: off by at most ``SUMMED`` of the sum of |x y|."""
     products = two_prod(x.hi, y.hi)
-    return sum_last(Pair(products.hi, products.lo + (x.hi * y.lo + x.lo * y.hi)))
+    return sum_last(DoubleDouble(products.hi, products.lo + (x.hi * y.lo + x.lo * y.hi)))
 
 
-def exp(x: Pair) -> Pair:
+def exp(x: DoubleDouble) -> DoubleDouble:
     """e^x for x <= 709; zero below -740, where float64 has next to nothing left."""
     tiny = x.hi < _FLOOR
-    x = Pair(x.hi.clamp(min=_FLOOR), torch.where(tiny, 0.0, x.lo))
+    x = DoubleDouble(x.hi.clamp(min=_FLOOR), torch.where(tiny, 0.0, x.lo))
     k = torch.round(x.hi / math.log(2))
     for part in _LN2:
         x = sub(x, two_prod(k, torch.full_like(k, part)))
-    small = Pair(*(t * 2.0**-_HALVINGS for t in x))
+    small = DoubleDouble(*(t * 2.0**-_HALVINGS for t in x))
     grown = _expm1(small)
     for _ in range(_HALVINGS):
         grown = mul(grown, add(grown, pair(torch.full_like(k, 2.0))))
@@ -173,10 +175,10 @@ def exp(x: Pair) -> Pair:
     # Two factors: 2^k alone is subnormal for k < -1022.
     half = torch.floor(k / 2)
     scales = [power_of_two(part.clamp(-1022, 1023).long()) for part in (half, k - half)]
-    return Pair(*(torch.where(tiny, 0.0, t * scales[0] * scales[1]) for t in one))
+    return DoubleDouble(*(torch.where(tiny, 0.0, t * scales[0] * scales[1]) for t in one))
 
 
-def _expm1(r: Pair) -> Pair:
+def _expm1(r: DoubleDouble) -> DoubleDouble:
     """Taylor's polynomial without its 1: r (1 + r/2 (1 + r/3 (...)))."""
     one = pair(torch.ones_like(r.hi))
     nested = one

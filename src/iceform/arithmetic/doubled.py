@@ -18,17 +18,17 @@ import torch
 from torch import Tensor
 
 from iceform.arithmetic import double_double as pairs
-from iceform.arithmetic.double_double import SUMMED, UNIT, Pair
+from iceform.arithmetic.double_double import SUMMED, UNIT, DoubleDouble
+from iceform.arithmetic.units import OUTWARD, OUTWARD_FEW
 
 _LEAST = 2.0**-1018  # a few operations that underflow, each by less than the least normal number
-_OUTWARD = 1 + 2.0**-40  # radii are sums of a few products, each rounded
 
 
 @dataclass(frozen=True, eq=False)
 class Doubled:
     """All numbers within ``off`` of ``mid``, entry by entry."""
 
-    mid: Pair
+    mid: DoubleDouble
     off: Tensor
 
     @classmethod
@@ -42,12 +42,12 @@ class Doubled:
         """Closed intervals."""
         middle = low + 0.5 * (high - low)
         off = torch.maximum(high - middle, middle - low)
-        return cls(pairs.pair(middle), _outward(off * (1 + 2.0**-50)))
+        return cls(pairs.pair(middle), _outward(off * OUTWARD_FEW))
 
     @property
     def size(self) -> Tensor:
         """An upper bound of the magnitudes."""
-        return (self.mid.hi.abs() + self.off) * _OUTWARD
+        return (self.mid.hi.abs() + self.off) * OUTWARD
 
     @property
     def shape(self) -> torch.Size:
@@ -61,15 +61,15 @@ class Doubled:
         return self.mid.hi - reach - ulp, self.mid.hi + reach + ulp
 
     def __getitem__(self, index: Any) -> Doubled:
-        return Doubled(Pair(*(part[index] for part in self.mid)), self.off[index])
+        return Doubled(DoubleDouble(*(part[index] for part in self.mid)), self.off[index])
 
     @property
     def mT(self) -> Doubled:  # noqa: N802 - torch's name
         """The last two axes exchanged."""
-        return Doubled(Pair(*(part.mT for part in self.mid)), self.off.mT)
+        return Doubled(DoubleDouble(*(part.mT for part in self.mid)), self.off.mT)
 
     def __neg__(self) -> Doubled:
-        return Doubled(Pair(-self.mid.hi, -self.mid.lo), self.off)
+        return Doubled(DoubleDouble(-self.mid.hi, -self.mid.lo), self.off)
 
     def __add__(self, other: Doubled) -> Doubled:
         mid = pairs.add(self.mid, other.mid)
@@ -87,7 +87,7 @@ class Doubled:
     def __truediv__(self, other: Doubled) -> Doubled:
         mid = pairs.div(self.mid, other.mid)
         least = other.mid.hi.abs() * (1 - 2.0**-50) - other.off
-        carried = (self.off + mid.hi.abs() * other.off * _OUTWARD) / least
+        carried = (self.off + mid.hi.abs() * other.off * OUTWARD) / least
         off = torch.where(least > 0, carried + UNIT * mid.hi.abs(), math.inf)
         return Doubled(mid, _outward(off))
 
@@ -99,7 +99,7 @@ class Doubled:
     def exp(self) -> Doubled:
         """e^x for x <= 709."""
         mid = pairs.exp(self.mid)
-        most = mid.hi * _OUTWARD + _LEAST
+        most = mid.hi * OUTWARD + _LEAST
         return Doubled(mid, _outward(most * (torch.expm1(self.off) + UNIT)))
 
     def apart(self, computed: Tensor) -> tuple[Tensor, Tensor]:
@@ -110,7 +110,7 @@ class Doubled:
 
 
 def _outward(off: Tensor) -> Tensor:
-    return torch.nan_to_num(off * _OUTWARD + _LEAST, nan=math.inf, posinf=math.inf)
+    return torch.nan_to_num(off * OUTWARD + _LEAST, nan=math.inf, posinf=math.inf)
 
 
 def softmax_average(logits: Doubled, values: Doubled) -> Doubled:

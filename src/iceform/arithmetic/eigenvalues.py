@@ -15,8 +15,8 @@ import math
 import torch
 from torch import Tensor
 
-_UNIT = torch.finfo(torch.float64).eps / 2
-_BLOCK = 256  # rows of a Gram matrix that are summed at once
+from iceform import tuning
+from iceform.arithmetic.units import UNIT
 
 
 def eigenvalues_of(matrix: Tensor) -> tuple[Tensor, float]:
@@ -25,7 +25,7 @@ def eigenvalues_of(matrix: Tensor) -> tuple[Tensor, float]:
     values, vectors = torch.linalg.eigh(matrix)
     eye = torch.eye(p, dtype=matrix.dtype, device=matrix.device)
     # Products of p terms of rows that are about 1 long, twice.
-    rounded = 4 * (p + 4) * _UNIT * p
+    rounded = 4 * (p + 4) * UNIT * p
     skew = float(torch.linalg.matrix_norm(vectors.mT @ vectors - eye).max()) + rounded
     left = vectors.mT @ (matrix @ vectors) - torch.diag_embed(values)
     size = float(torch.linalg.matrix_norm(matrix).max())
@@ -37,9 +37,15 @@ def eigenvalues_of(matrix: Tensor) -> tuple[Tensor, float]:
 def gram_eigenvalues(x: Tensor) -> tuple[Tensor, float]:
     """Eigenvalues of X'X/n for X (*batch, n, p), and what any of them may be off by."""
     x, n = x.detach().double(), x.shape[-2]
-    gram = sum((part.mT @ part for part in x.split(_BLOCK, -2)), x.new_zeros(()))
+    gram = sum((part.mT @ part for part in x.split(tuning.EIGENVALUES_BLOCK, -2)), x.new_zeros(()))
     assert isinstance(gram, Tensor)
     values, off = eigenvalues_of(gram / n)
     lengths = float(x.square().sum((-2, -1)).max())
-    summed = 2 * (min(n, _BLOCK) + n / _BLOCK + 8) * _UNIT * lengths / n
+    summed = (
+        2
+        * (min(n, tuning.EIGENVALUES_BLOCK) + n / tuning.EIGENVALUES_BLOCK + 8)
+        * UNIT
+        * lengths
+        / n
+    )
     return values, off + summed

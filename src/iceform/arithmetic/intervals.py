@@ -23,7 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-UNIT = 2.0**-53  # unit roundoff of float64
+from iceform.arithmetic.units import UNIT
+
 LIBRARY = 2.0**-50  # relative: four units in the last place
 COMPOUND = 4 * LIBRARY  # the same for up to four functions, multiplied or nested
 _PHI = 1.5 * UNIT

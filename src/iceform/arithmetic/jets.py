@@ -42,7 +42,7 @@ class Jet:
 
     @classmethod
     def variable(cls, cells: Interval, order: int) -> Jet:
-        """X itself, on cells."""
+        """x itself, on cells."""
         rest = torch.zeros(order, len(cells), dtype=torch.float64)
         rest[:1] = 1.0
         low, high = torch.cat([cells.low[None], rest]), torch.cat([cells.high[None], rest])
@@ -207,7 +207,7 @@ class Jet:
         return self._grown(first, next_one)
 
     def sigmoid(self) -> Jet:
-        """H' = h(1 - h) u'; h_k(1 - 2 h_0) keeps what saturates small."""
+        """h' = h(1 - h) u'; h_k(1 - 2 h_0) keeps what saturates small."""
         value = self.value
         slope = value.falling_away(lambda u: _sigmoid(u) * _sigmoid(-u), 0.25)
         tilt = -value.over(2.0).increasing(torch.tanh, -1.0, 1.0)
@@ -221,7 +221,7 @@ class Jet:
         return self._chained(value.increasing(_sigmoid, 0.0, 1.0, COMPOUND), rate)
 
     def tanh(self) -> Jet:
-        """H' = sech^2(u) u', which is 1 - h^2."""
+        """h' = sech^2(u) u', which is 1 - h^2."""
         value = self.value
         slope = value.falling_away(lambda u: 4 * _sigmoid(2 * u) * _sigmoid(-2 * u), 1.0)
 
@@ -242,7 +242,7 @@ class Jet:
         return self._integrated(first, self._lower().tanh())
 
     def erf(self) -> Jet:
-        """H' = (2/sqrt pi) e^{-u^2} u'."""
+        """h' = (2/sqrt pi) e^{-u^2} u'."""
         rates = Jet.number(_TWO_OVER_ROOT_PI) * (-self._lower().square()).exp()
         return self._integrated(self.value.increasing(torch.erf, -1.0, 1.0), rates)
 
@@ -253,12 +253,12 @@ class Jet:
         return self._integrated(computed(*ends).clamped(0.0, 2.0), rates)
 
     def atan(self) -> Jet:
-        """H' = u'/(1 + u^2)."""
+        """h' = u'/(1 + u^2)."""
         rates = (self._lower().square() + Jet.number(1.0)).reciprocal()
         return self._integrated(self.value.increasing(torch.atan), rates)
 
     def asinh(self) -> Jet:
-        """H' = u'/sqrt(1 + u^2)."""
+        """h' = u'/sqrt(1 + u^2)."""
         rates = (self._lower().square() + Jet.number(1.0)).power(-0.5)
         return self._integrated(self.value.increasing(torch.asinh), rates)
 
@@ -288,7 +288,7 @@ class Jet:
         return self._coupled(self.value.increasing(torch.sinh), cosh, 1.0)
 
     def _coupled(self, s: Interval, c: Interval, sign: float) -> tuple[Jet, Jet]:
-        """S' = c u', c' = sign s u'."""
+        """s' = c u', c' = sign s u'."""
         if self.constant:
             return Jet(s[None], constant=True), Jet(c[None], constant=True)
         first, second = [s], [c]
@@ -301,7 +301,7 @@ class Jet:
         return Jet(_stacked(first)), Jet(_stacked(second))
 
     def tan(self) -> Jet:
-        """H' = (1 + h^2) u'."""
+        """h' = (1 + h^2) u'."""
         value = self.value.tangent()
 
         def rate(h: list[Interval]) -> Interval:

@@ -66,7 +66,7 @@ class Format:
 
     @property
     def faithful(self) -> float:
-        """U of operations that return either neighbour."""
+        """u of operations that return either neighbour."""
         return 2 * self.u
 
     @property

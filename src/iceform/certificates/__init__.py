@@ -3,27 +3,29 @@
 from iceform.certificates.result import (
     Attestation,
     Certificate,
+    DerivationStep,
     Enclosure,
     ErrorBound,
     Excess,
     Ledger,
     Result,
-    Step,
     Verification,
+    in_form,
     weakest,
 )
-from iceform.certificates.witness import Witness
+from iceform.certificates.witness import RecordingBackend
 
 __all__ = [
     "Attestation",
     "Certificate",
+    "DerivationStep",
     "Enclosure",
     "ErrorBound",
     "Excess",
     "Ledger",
+    "RecordingBackend",
     "Result",
-    "Step",
     "Verification",
-    "Witness",
+    "in_form",
     "weakest",
 ]

@@ -42,20 +42,17 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from iceform import tuning
+from iceform.arithmetic.units import OUTWARD_MANY, SAFE_MINIMUM, UNIT
 from iceform.errors import ShapeError
 
-_U = 2.0**-53
-_TINY = 1e-300  # what underflow may lose in a step, with room
-_SLACK = 1 + 2.0**-30
 _DEAD = 800.0  # logits this far below the largest weigh less than any number
-_SMALL = 0.125  # share of the second order in a bound that needs no sharper radii
 _SHARES = (math.inf, 2.0, 2.0**-6, 0.0)  # of own errors, that remainders may be: tried in turn
-_LEAF = 16  # terms that are summed in any order; such sums are added in pairs
 _CHUNK = {"cpu": 2**19, "cuda": 2**27}  # numbers of one adjoint at once: in cache, or in memory
 
 
 @dataclass(frozen=True)
-class Carried:
+class PropagatedError:
     """How far a step's inputs, off by their radii, move it: to first order, and the remainder.
 
     ``formula`` bounds the first order as it is computed, term by term; None where that is
@@ -67,7 +64,7 @@ class Carried:
     formula: Tensor | None = None
 
 
-class Operation(ABC):
+class AdjointOperation(ABC):
     """One kind of step."""
 
     @abstractmethod
@@ -87,12 +84,12 @@ class Operation(ABC):
         """J t, the first order of inputs that are off by t."""
 
     @abstractmethod
-    def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> Carried:
+    def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> PropagatedError:
         """First order and remainder for inputs within ``radii``."""
 
 
 @dataclass(frozen=True)
-class Move(Operation):
+class Rearrangement(AdjointOperation):
     """Numbers moved, or chosen by what is no input here: exact, and linear.
 
     ``on_radii`` does to radii what ``function`` does to numbers; constants become 0 in it.
@@ -107,12 +104,12 @@ class Move(Operation):
     def pushed(self, out: Tensor, x: Sequence[Tensor], t: Sequence[Tensor]) -> Tensor:
         return (self.on_radii or self.function)(*t)
 
-    def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> Carried:
-        return Carried((self.on_radii or self.function)(*radii))
+    def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> PropagatedError:
+        return PropagatedError((self.on_radii or self.function)(*radii))
 
 
 @dataclass(frozen=True)
-class Sum(Operation):
+class Sum(AdjointOperation):
     """a + factor b."""
 
     factor: float = 1.0
@@ -123,74 +120,74 @@ class Sum(Operation):
     def rounding(self, out: Tensor, *x: Tensor) -> Tensor | float:
         a, b = x[0].abs(), abs(self.factor) * x[1].abs()
         kept = (a == 0) | (b == 0) if self.factor in (1.0, -1.0) else torch.zeros(())
-        return torch.where(kept.bool(), 0.0, 2 * _U * _finite(a + b))
+        return torch.where(kept.bool(), 0.0, 2 * UNIT * _finite(a + b))
 
     def pushed(self, out: Tensor, x: Sequence[Tensor], t: Sequence[Tensor]) -> Tensor:
         return t[0] + self.factor * t[1]
 
-    def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> Carried:
-        return Carried(radii[0] + abs(self.factor) * radii[1])
+    def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> PropagatedError:
+        return PropagatedError(radii[0] + abs(self.factor) * radii[1])
 
 
 @dataclass(frozen=True)
-class Product(Operation):
+class EntrywiseProduct(AdjointOperation):
     """a b, entry by entry."""
 
     def call(self, *x: Tensor) -> Tensor:
         return x[0] * x[1]
 
     def rounding(self, out: Tensor, *x: Tensor) -> Tensor | float:
-        return _U * _finite(out.abs())
+        return UNIT * _finite(out.abs())
 
     def pushed(self, out: Tensor, x: Sequence[Tensor], t: Sequence[Tensor]) -> Tensor:
         return _times(x[0], t[1]) + _times(x[1], t[0])
 
-    def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> Carried:
+    def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> PropagatedError:
         (a, b), (p, q) = x, radii
-        return Carried(_times(a.abs(), q) + _times(b.abs(), p), p * q)
+        return PropagatedError(_times(a.abs(), q) + _times(b.abs(), p), p * q)
 
 
 @dataclass(frozen=True)
-class Quotient(Operation):
+class Quotient(AdjointOperation):
     r"""a / b. With t = e_b / b the remainder is -e_a t / b + (a - e_a) t^2 / (b (1 - t))."""
 
     def call(self, *x: Tensor) -> Tensor:
         return x[0] / x[1]
 
     def rounding(self, out: Tensor, *x: Tensor) -> Tensor | float:
-        return _U * _finite(out.abs())
+        return UNIT * _finite(out.abs())
 
     def pushed(self, out: Tensor, x: Sequence[Tensor], t: Sequence[Tensor]) -> Tensor:
         return (t[0] - out * t[1]) / x[1]
 
-    def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> Carried:
+    def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> PropagatedError:
         (a, b), (p, q) = (t.abs() for t in x), radii
         t = q / b
         left = (1 - t).clamp(min=0.0)
         rest = p * t / b + (a + p) * t**2 / (b * left)
-        return Carried(p / b + a * t / b, torch.where(t < 1, rest, math.inf))
+        return PropagatedError(p / b + a * t / b, torch.where(t < 1, rest, math.inf))
 
 
 @dataclass(frozen=True)
-class Matmul(Operation):
+class Matmul(AdjointOperation):
     """a b, matrices."""
 
     def call(self, *x: Tensor) -> Tensor:
         return x[0] @ x[1]
 
     def rounding(self, out: Tensor, *x: Tensor) -> Tensor | float:
-        return 2 * (x[0].shape[-1] + 2) * _U * (x[0].abs() @ x[1].abs())
+        return 2 * (x[0].shape[-1] + 2) * UNIT * (x[0].abs() @ x[1].abs())
 
     def pushed(self, out: Tensor, x: Sequence[Tensor], t: Sequence[Tensor]) -> Tensor:
         return x[0] @ t[1] + t[0] @ x[1]
 
-    def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> Carried:
+    def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> PropagatedError:
         (a, b), (p, q) = x, radii
-        return Carried(a.abs() @ q + p @ b.abs(), p @ q)
+        return PropagatedError(a.abs() @ q + p @ b.abs(), p @ q)
 
 
 @dataclass(frozen=True, eq=False)
-class Affine(Operation):
+class Affine(AdjointOperation):
     """W x + b on the last axis, W and b fixed, each number of them off by ``unit`` of it."""
 
     weight: Tensor
@@ -204,7 +201,11 @@ class Affine(Operation):
         bias = None if self.bias is None else self.bias.abs()
         terms = torch.nn.functional.linear(x[0].abs(), self.weight.abs(), bias)
         count = self.weight.shape[-1] + 3
-        return 2 * (min(count, _LEAF + count.bit_length() + 3) * _U + count * self.unit) * terms
+        return (
+            2
+            * (min(count, tuning.ADJOINT_LEAF + count.bit_length() + 3) * UNIT + count * self.unit)
+            * terms
+        )
 
     def accurate(self, *x: Tensor) -> Tensor:
         found = _in_pairs(x[0], self.weight)
@@ -213,12 +214,12 @@ class Affine(Operation):
     def pushed(self, out: Tensor, x: Sequence[Tensor], t: Sequence[Tensor]) -> Tensor:
         return torch.nn.functional.linear(t[0], self.weight)
 
-    def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> Carried:
-        return Carried(torch.nn.functional.linear(radii[0], self.weight.abs()))
+    def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> PropagatedError:
+        return PropagatedError(torch.nn.functional.linear(radii[0], self.weight.abs()))
 
 
 @dataclass(frozen=True)
-class Mean(Operation):
+class Mean(AdjointOperation):
     """The sum over axes, or the mean."""
 
     dims: tuple[int, ...]
@@ -245,17 +246,17 @@ class Mean(Operation):
 
     def rounding(self, out: Tensor, *x: Tensor) -> Tensor | float:
         levels = sum((x[0].shape[d]).bit_length() for d in self.dims)
-        return 2 * (levels + 2) * _U * self.call(x[0].abs())
+        return 2 * (levels + 2) * UNIT * self.call(x[0].abs())
 
     def pushed(self, out: Tensor, x: Sequence[Tensor], t: Sequence[Tensor]) -> Tensor:
         return self.call(t[0])
 
-    def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> Carried:
-        return Carried(self.call(radii[0]))
+    def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> PropagatedError:
+        return PropagatedError(self.call(radii[0]))
 
 
 @dataclass(frozen=True)
-class Pointwise(Operation):
+class Pointwise(AdjointOperation):
     """A scalar function with |f'| <= slope and |f''| <= bend, or a kink at 0 between two lines.
 
     Its float64 evaluation is within ``units`` of max(1, |z|); where that is not known a step of
@@ -271,7 +272,7 @@ class Pointwise(Operation):
         return self.function(x[0])
 
     def rounding(self, out: Tensor, *x: Tensor) -> Tensor | float:
-        return self.units * _U * x[0].abs().clamp(min=1.0)
+        return self.units * UNIT * x[0].abs().clamp(min=1.0)
 
     def pushed(self, out: Tensor, x: Sequence[Tensor], t: Sequence[Tensor]) -> Tensor:
         return self._steep(x[0]) * t[0]
@@ -281,19 +282,19 @@ class Pointwise(Operation):
             leaf = z.detach().clone().requires_grad_()
             return torch.autograd.grad(self.function(leaf).sum(), leaf)[0]
 
-    def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> Carried:
+    def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> PropagatedError:
         z, radius = x[0], radii[0]
         rest = (
             torch.where(z.abs() <= radius, 2 * self.slope * radius, 0.0)
             if math.isinf(self.bend)
             else 0.5 * self.bend * radius**2
         )
-        first = (self._steep(z).abs() + 64 * _U * self.slope) * radius
-        return Carried(first, rest, self.slope * radius + first)
+        first = (self._steep(z).abs() + 64 * UNIT * self.slope) * radius
+        return PropagatedError(first, rest, self.slope * radius + first)
 
 
 @dataclass(frozen=True)
-class Power(Operation):
+class Power(AdjointOperation):
     r"""x^s for s = 1/2, -1/2, -1 (positive x), 2 and 3.
 
     The second derivative is largest at the end that is nearer to 0, or farther for s = 3.
@@ -305,21 +306,21 @@ class Power(Operation):
         return _POWERS[self.exponent](x[0])
 
     def rounding(self, out: Tensor, *x: Tensor) -> Tensor | float:
-        return 4 * _U * out.abs()
+        return 4 * UNIT * out.abs()
 
     def pushed(self, out: Tensor, x: Sequence[Tensor], t: Sequence[Tensor]) -> Tensor:
         return self.exponent * x[0] ** (self.exponent - 1) * t[0]
 
-    def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> Carried:
+    def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> PropagatedError:
         s, z, radius = self.exponent, x[0].abs(), radii[0]
         first = abs(s) * z ** (s - 1) * radius
         if s in (2.0, 3.0):
-            return Carried(first, radius**2 if s == 2 else 3 * (z + radius) * radius**2)
+            return PropagatedError(first, radius**2 if s == 2 else 3 * (z + radius) * radius**2)
         low = (z - radius).clamp(min=0.0)
         rest = 0.5 * abs(s * (s - 1)) * low ** (s - 2) * radius**2
         inside = (x[0] > radius) | (radius == 0)
         rest = torch.where(radius == 0, 0.0, rest)
-        return Carried(first, torch.where(inside, rest, math.inf))
+        return PropagatedError(first, torch.where(inside, rest, math.inf))
 
 
 def _root_inverse(x: Tensor) -> Tensor:
@@ -336,7 +337,7 @@ _POWERS: dict[float, Callable[[Tensor], Tensor]] = {
 
 
 @dataclass(frozen=True)
-class Floor(Operation):
+class Floor(AdjointOperation):
     """max(x, least)."""
 
     least: float
@@ -347,14 +348,14 @@ class Floor(Operation):
     def pushed(self, out: Tensor, x: Sequence[Tensor], t: Sequence[Tensor]) -> Tensor:
         return torch.where(x[0] >= self.least, t[0], 0.0)
 
-    def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> Carried:
+    def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> PropagatedError:
         near = (x[0] - self.least).abs() <= radii[0]
         first = torch.where(x[0] >= self.least, radii[0], 0.0)
-        return Carried(first, torch.where(near, 2 * radii[0], 0.0), radii[0])
+        return PropagatedError(first, torch.where(near, 2 * radii[0], 0.0), radii[0])
 
 
 @dataclass(frozen=True)
-class Softmax(Operation):
+class Softmax(AdjointOperation):
     r"""Over the last axis.
 
     Along a segment l - t e the weights have :math:`p_i'' = p_i ((e_i - \bar e)^2 - \mathrm{Var})`,
@@ -369,13 +370,13 @@ class Softmax(Operation):
         # exp within 2 units, its argument within a unit of the gap; then a sum and a quotient.
         gaps = (x[0].amax(-1, keepdim=True) - x[0]).clamp(max=_DEAD)
         worst = (out * gaps).sum(-1, keepdim=True)
-        return 2 * _U * out * (gaps + worst + x[0].shape[-1] + 8)
+        return 2 * UNIT * out * (gaps + worst + x[0].shape[-1] + 8)
 
     def pushed(self, out: Tensor, x: Sequence[Tensor], t: Sequence[Tensor]) -> Tensor:
         kept = _times(out, t[0])
         return kept - out * kept.sum(-1, keepdim=True)
 
-    def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> Carried:
+    def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> PropagatedError:
         logits, radius = x[0], radii[0]
         least = (logits - radius).amax(-1, keepdim=True)
         alive = logits + radius >= least - _DEAD
@@ -385,13 +386,13 @@ class Softmax(Operation):
         square = (out * radius**2).sum(-1, keepdim=True)
         first = out * (radius + mean)
         bent = torch.maximum((radius + mean * grown) ** 2, square * grown)
-        return Carried(first, 0.5 * grown * out * bent + _TINY)
+        return PropagatedError(first, 0.5 * grown * out * bent + SAFE_MINIMUM)
 
 
 def _in_pairs(x: Tensor, weight: Tensor) -> Tensor:
     """W x in halves, down to a few terms."""
     size = weight.shape[-1]
-    if size <= _LEAF:
+    if size <= tuning.ADJOINT_LEAF:
         return torch.nn.functional.linear(x, weight)
     half = size // 2
     return _in_pairs(x[..., :half], weight[:, :half]) + _in_pairs(x[..., half:], weight[:, half:])
@@ -433,7 +434,7 @@ def _summed(own: Tensor, adjoints: Tensor) -> Tensor | float:
 
 @dataclass(eq=False)
 class _Step:
-    operation: Operation | None
+    operation: AdjointOperation | None
     reads: tuple[int, ...]
     value: Tensor
     own: Tensor  # D
@@ -478,7 +479,7 @@ class Tape:
 
     def apply(
         self,
-        operation: Operation,
+        operation: AdjointOperation,
         *reads: int,
         computed: Tensor | None = None,
         error: Tensor | float | None = None,
@@ -503,8 +504,8 @@ class Tape:
             raise ShapeError(f"computed {tuple(value.shape)}, the step has {tuple(out.shape)}")
         off = torch.where(value == out, 0.0, value - out)
         rounding = torch.as_tensor(operation.rounding(out, *given)).to(out)
-        left = (rounding + _TINY).expand(out.shape)
-        if isinstance(operation, Move) and not off.any():
+        left = (rounding + SAFE_MINIMUM).expand(out.shape)
+        if isinstance(operation, Rearrangement) and not off.any():
             left = torch.zeros_like(out)
         own = off.abs() + left
         if error is not None:
@@ -512,8 +513,10 @@ class Tape:
         measured = left.isfinite() & off.isfinite() & carried.isfinite()
         hat = torch.where(measured, off + carried, 0.0)
         unknown = torch.where(carried.isfinite(), own + carried.abs(), math.inf)
-        left = torch.where(measured, left + 4 * _U * (off.abs() + carried.abs()), unknown)
-        own, left = ((t * _SLACK).nan_to_num(nan=math.inf, posinf=math.inf) for t in (own, left))
+        left = torch.where(measured, left + 4 * UNIT * (off.abs() + carried.abs()), unknown)
+        own, left = (
+            (t * OUTWARD_MANY).nan_to_num(nan=math.inf, posinf=math.inf) for t in (own, left)
+        )
         self._steps.append(_Step(operation, reads, value, own, state, back, left, hat))
         return len(self._steps) - 1
 
@@ -547,7 +550,7 @@ class Tape:
                 continue
             total, second = self._totals(index, functionals)
             found = torch.minimum(found, total)
-            if bool((total.isfinite() & (second <= _SMALL * total)).all()):
+            if bool((total.isfinite() & (second <= tuning.ADJOINT_SMALL * total)).all()):
                 break
         return found.reshape(shape) if functionals is None else found
 
@@ -570,7 +573,7 @@ class Tape:
                 rows = functionals[low:high].double().to(self.device)
             parts.append(self._reverse(index, rows, since))
         first, second = (torch.cat([p[i] for p in parts]) for i in (0, 1))
-        total = ((first + second) * _SLACK).nan_to_num(nan=math.inf, posinf=math.inf)
+        total = ((first + second) * OUTWARD_MANY).nan_to_num(nan=math.inf, posinf=math.inf)
         return total, second
 
     def _reverse(self, index: int, rows: Tensor, since: int | None) -> tuple[Tensor, Tensor]:
@@ -600,7 +603,7 @@ class Tape:
         return first, second
 
     def _settle(self, index: int, share: float) -> None:
-        """U and remainders of every step up to one.
+        """u and remainders of every step up to one.
 
         A state is made sharp where the remainders behind it, up to the next one, would be more
         than ``share`` of what these steps are off by.
@@ -623,7 +626,7 @@ class Tape:
                 self._forward(at + 1, until)
 
     def _forward(self, first: int, last: int) -> float:
-        """U and remainders of these steps; their remainders as a share of what they are off by."""
+        """u and remainders of these steps; their remainders as a share of what they are off by."""
         off, rest = 0.0, 0.0
         for step in self._steps[first : last + 1]:
             if step.operation is None:
@@ -632,7 +635,7 @@ class Tape:
             off, rest = off + float(step.own.sum()), rest + float(step.rest.sum())
         return rest / off if off else math.inf if rest else 0.0
 
-    def _carry(self, step: _Step, operation: Operation) -> None:
+    def _carry(self, step: _Step, operation: AdjointOperation) -> None:
         reads = [self._steps[j] for j in step.reads]
         values = [s.value for s in reads]
         radii, opened = [s.radius for s in reads], [s.open for s in reads]
@@ -640,8 +643,8 @@ class Tape:
         size = max(s.value.numel() for s in (step, *reads))
         formula = found.first if found.formula is None else found.formula
         rest = torch.as_tensor(found.rest, dtype=torch.float64, device=self.device)
-        backward = 8 * (size + 64) * _U * formula  # of the reverse pass, and of the forward one
-        step.rest = ((rest + backward) * _SLACK).nan_to_num(nan=math.inf, posinf=math.inf)
+        backward = 8 * (size + 64) * UNIT * formula  # of the reverse pass, and of the forward one
+        step.rest = ((rest + backward) * OUTWARD_MANY).nan_to_num(nan=math.inf, posinf=math.inf)
         first = operation.carried(step.value, values, opened).first
-        found_open = (first + step.rest + step.left) * _SLACK
+        found_open = (first + step.rest + step.left) * OUTWARD_MANY
         step.open = found_open.nan_to_num(nan=math.inf, posinf=math.inf)

@@ -29,16 +29,15 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from iceform import tuning
 from iceform.arithmetic import at_least, at_most, exactly
 from iceform.errors import IceformError, IntegrityError, ProgramError, ShapeError
 from iceform.pretrained import Pretrained, unpacked, write
 from iceform.validation import full_precision, plain_tensor, tensor_of
 
-_SHOWN = 12  # entries of an answer that fit on a screen
-
 
 @dataclass(frozen=True)
-class Step:
+class DerivationStep:
     """One line of a derivation: a symbol, the formula it comes from, and its value.
 
     ``least`` says that the value bounds something from below, as the smallest eigenvalue does.
@@ -119,7 +118,7 @@ class ErrorBound:
     domain: Mapping[str, float | str]
     dtype: torch.dtype
     backend: str
-    derivation: tuple[Step, ...] = ()
+    derivation: tuple[DerivationStep, ...] = ()
     assumptions: tuple[str, ...] = ()
     compared: str = "emulated - exact"
     kind: str = "proven"
@@ -201,7 +200,7 @@ class ErrorBound:
             **plain,
             error=float(said["error"]),
             dtype=getattr(torch, said["dtype"]),
-            derivation=tuple(Step(**step) for step in said["derivation"]),
+            derivation=tuple(DerivationStep(**step) for step in said["derivation"]),
             assumptions=tuple(said["assumptions"]),
             kind="claimed",
             **cls._also(said),
@@ -467,6 +466,17 @@ class Ledger:
         return [{"where": a, "what": b, "times": c} for a, b, c in self]
 
 
+def in_form(form: str, parts: Mapping[str, Any]) -> Any:
+    """Named answers in the form in which a program returns them: "dict", "tuple" or "list".
+
+    >>> in_form("tuple", {"0": 1.0, "1": 2.0})
+    (1.0, 2.0)
+    """
+    if form == "dict":
+        return dict(parts)
+    return (tuple if form == "tuple" else list)(parts.values())
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Result(Pretrained, kept_as="Result"):
     """What every run returns.
@@ -494,6 +504,8 @@ class Result(Pretrained, kept_as="Result"):
         Lengths of the steps of a loop.
     enclosure
         After the fact: how far this answer is from the exact one; None where nothing computed it.
+    form
+        How ``value`` holds the answers: "one", or a "tuple", "list" or "dict" of the parts.
 
     ``save(path)`` keeps it in a folder, with the SHA-256 of the data that its certificate is about;
     what :func:`iceform.load` reads back is "claimed" until it is verified on those data.
@@ -509,15 +521,27 @@ class Result(Pretrained, kept_as="Result"):
     converged: bool = True
     history: tuple[float, ...] = ()
     enclosure: Enclosure | None = None
+    form: str = "one"
     _predict: Callable[[Tensor], Tensor] | None = field(default=None, repr=False)
     _ablated: Callable[[], Tensor] | None = field(default=None, repr=False)
     _data: str | None = field(default=None, repr=False)
 
     @cached_property
     @full_precision
-    def value(self) -> Tensor:
-        """The answer, be it coefficients, components, a retrieved state or an output."""
+    def value(self) -> Any:
+        """The answer, be it coefficients, components, a retrieved state or an output.
+
+        Of a program that returns several, they are in the form in which its author returns them.
+        """
+        if self.form != "one":
+            return in_form(self.form, self.parts)
         return self.answer if isinstance(self.answer, Tensor) else self.answer()
+
+    @property
+    def _tensor(self) -> Tensor:
+        """The answer, or the first of several."""
+        first: Tensor = self.value if self.form == "one" else next(iter(self.parts.values()))
+        return first
 
     def __repr__(self) -> str:
         """The answer with its proof and its weights in a line each; ``explain()`` has the rest."""
@@ -529,7 +553,9 @@ class Result(Pretrained, kept_as="Result"):
     def _shown(self) -> str:
         if not isinstance(self.answer, Tensor) and "value" not in vars(self):
             return "a value that is computed when it is asked for"
-        few = self.value.numel() <= _SHOWN
+        if self.form != "one":
+            return repr(self.value)
+        few = self.value.numel() <= tuning.RESULT_SHOWN
         return repr(self.value) if few else f"a tensor of shape {tuple(self.value.shape)}"
 
     @property
@@ -540,7 +566,8 @@ class Result(Pretrained, kept_as="Result"):
     @property
     def coef(self) -> Tensor:
         """The coefficients of a linear model."""
-        return self.value
+        coefficients: Tensor = self.value
+        return coefficients
 
     @property
     def intercept(self) -> Tensor:
@@ -648,8 +675,13 @@ class Result(Pretrained, kept_as="Result"):
             "plain": {k: v for k, v in parts.items() if k not in tensors},
             "data": self.data_digest(),
             "program": made,
+            "form": self.form,
         }
-        return content, {"value": self.value, **tensors, **{f"its.{k}": v for k, v in its.items()}}
+        return content, {
+            "value": self._tensor,
+            **tensors,
+            **{f"its.{k}": v for k, v in its.items()},
+        }
 
     @classmethod
     def unpack(cls, content: dict[str, Any], tensors: dict[str, Tensor], **_: Any) -> Result:
@@ -665,7 +697,7 @@ class Result(Pretrained, kept_as="Result"):
             Attestation.from_dict(content["attestation"]), ledger, content["passes"],
             under["part."], under["error."], content["converged"], tuple(content["history"]),
             None if enclosure is None else Enclosure.from_dict(enclosure),
-            _data=content["data"],
+            content.get("form", "one"), _data=content["data"],
         )  # fmt: skip
         if content["program"] is None:
             return found

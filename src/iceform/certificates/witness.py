@@ -37,42 +37,40 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from iceform.attention import (
-    Average,
+from iceform import tuning
+from iceform.arithmetic.units import EXP_UNDERFLOW
+from iceform.certificates.result import Attestation, Ledger
+from iceform.errors import IntegrityError
+from iceform.heads import (
     Entry,
     FrozenNetwork,
     HopfieldLayer,
     LookUps,
     Prompt,
     SoftmaxAttention,
+    SoftmaxAverage,
     is_checked,
 )
-from iceform.backends import Backend, Literal, Rounding, rounding_of
-from iceform.backends.primitives import Extremes
-from iceform.backends.windowed import PartialSums, listening, sum_block
-from iceform.certificates.result import Attestation, Ledger
-from iceform.errors import IntegrityError
-from iceform.interpolation import Interpolant
+from iceform.run import Backend, LiteralBackend, Rounding, rounding_of
+from iceform.run.primitives import SampleMaxima
+from iceform.run.windowed import PartialSums, listening, sum_block
+from iceform.tables import Interpolant
 from iceform.validation import unit_roundoff
 
-_NOTHING = 746.0  # e^-746 is 0 in float64, and sooner in others
 _FIRST = 0.5  # seconds of such work that the first row run again may be, however late it is
-_RATE = 2e9  # multiplications a second that a literal pass may be counted on for
-_ENTRIES = 8  # of a layer, at most
-_WIDEST = 32  # tokens either side of a window, at most
 _TERMS = 2.0  # times its range: what the terms of most looked-up numbers add up to
 
 
 @dataclass(frozen=True)
-class Compared:
-    """Entries run again, and of the one nearest to what is allowed, difference and allowance."""
+class Comparison:
+    """Entries that were run again: how many, and the worst one's difference and allowance."""
 
     rows: int = 0
     difference: float = 0.0
     allowed: float = 0.0
     note: str = ""
 
-    def plus(self, other: Compared) -> Compared:
+    def plus(self, other: Comparison) -> Comparison:
         """Both together."""
         worse = other.rows and (
             not other.difference * self.allowed <= self.difference * other.allowed
@@ -80,14 +78,14 @@ class Compared:
         )
         worst = other if worse else self
         rows, note = self.rows + other.rows, self.note or other.note
-        return Compared(rows, worst.difference, worst.allowed, note)
+        return Comparison(rows, worst.difference, worst.allowed, note)
 
 
 Attending = SoftmaxAttention | HopfieldLayer
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class ReplayedEntry:
     """One entry of what a layer is said to have made of one prompt.
 
     Attributes
@@ -112,9 +110,9 @@ class Asked:
     @property
     def seconds(self) -> float:
         """What running it again may take."""
-        return self.layer.entry_work(self.tokens, self.token, self.feature) / _RATE
+        return self.layer.entry_work(self.tokens, self.token, self.feature) / tuning.WITNESS_RATE
 
-    def compare(self, rounding: Rounding) -> Compared:
+    def compare(self, rounding: Rounding) -> Comparison:
         """Run it through the literal matrices; ``rounding`` is that of what came back."""
         entry = self.layer.entry(self.tokens, self.token, self.feature)
         allowed = _allowed(entry, self.tokens.dtype, rounding, self.tables)
@@ -124,25 +122,25 @@ class Asked:
             size = float(carried.abs() + entry.value.abs())
             allowed += 4 * unit_roundoff(self.tokens.dtype) * size
         off = float((carried + entry.value - self.got).abs())
-        return Compared(1, off, allowed)
+        return Comparison(1, off, allowed)
 
 
 def run_again(
-    asked: Iterable[Asked], rounding: Rounding, until: float, *, one_at_least: bool = True
-) -> Compared:
+    asked: Iterable[ReplayedEntry], rounding: Rounding, until: float, *, one_at_least: bool = True
+) -> Comparison:
     """Compare one after the other, as long as time is left.
 
     Without one nothing is known of a run, so the first does not wait for the clock, unless it is
     much work.
     """
-    found = Compared()
+    found = Comparison()
     for one in asked:
         left = until - time.perf_counter()
         if one_at_least and not found.rows:
             left = max(left, _FIRST)
         if one.seconds > left:
             why = f"a literal row takes about {one.seconds:.2g} s, {max(left, 0.0):.2g} s were left"
-            return found if found.rows else Compared(note=why)
+            return found if found.rows else Comparison(note=why)
         found = found.plus(one.compare(rounding))
     return found
 
@@ -154,14 +152,14 @@ def compare_entries(
     rounding: Rounding,
     draw: random.Random,
     until: float,
-) -> Compared:
+) -> Comparison:
     """Entries of every layer, drawn at random, as long as time is left."""
-    found, read = Compared(), tokens.detach()
+    found, read = Comparison(), tokens.detach()
     for layer, output in zip(network.layers, written, strict=True):
         out = output.detach()
         if isinstance(layer, SoftmaxAttention | HopfieldLayer) and out.numel():
             here = layer if layer.w_k.device == read.device else layer.to(read.device)
-            places = ([draw.randrange(n) for n in out.shape] for _ in range(_ENTRIES))
+            places = ([draw.randrange(n) for n in out.shape] for _ in range(tuning.WITNESS_ENTRIES))
             asked = (_at(here, read, out, place, network.tables) for place in places)
             again = run_again(asked, rounding, until, one_at_least=not found.rows)
             found = found.plus(again)
@@ -171,15 +169,15 @@ def compare_entries(
 
 def _at(
     layer: Attending, read: Tensor, out: Tensor, place: list[int], tables: Sequence[Interpolant]
-) -> Asked:
+) -> ReplayedEntry:
     *batch, token, feature = place
-    return Asked(layer, read[tuple(batch)], token, feature, out[tuple(place)], tables)
+    return ReplayedEntry(layer, read[tuple(batch)], token, feature, out[tuple(place)], tables)
 
 
 def settled(gaps: Tensor, tau: Tensor) -> Tensor:
     """Tokens whose weight no rounding changes: hidden ones have 0, and one left alone has 1."""
     top = tau.gather(-1, gaps.argmin(-1, keepdim=True))
-    hidden = gaps - tau - top > _NOTHING
+    hidden = gaps - tau - top > EXP_UNDERFLOW
     alone = (~hidden).sum(-1, keepdim=True) == 1
     return hidden | alone
 
@@ -193,7 +191,9 @@ def _allowed(
     )
     sharpness = max((table.sharpness for table in tables), default=0.0)
     gaps = scores.amax(-1, keepdim=True) - scores
-    tau = unit * (2 * (entry.depth + 8) * terms + 16 * gaps + 16 + 12 * sharpness + 6 * _WIDEST)
+    tau = unit * (
+        2 * (entry.depth + 8) * terms + 16 * gaps + 16 + 12 * sharpness + 6 * tuning.WITNESS_WIDEST
+    )
     tau = tau.masked_fill(settled(gaps, tau), 0.0)
     weights, sizes = torch.softmax(scores, -1), values.abs()[..., None, :]
     looked = (weights @ values[..., None])[..., 0]
@@ -208,26 +208,22 @@ def _allowed(
     return float((reads.abs() * (moved + sums + left_out)).sum())
 
 
-_KEPT = 4  # prompts that are kept of a run, each as likely as any other
-_SECONDS = 0.03  # that running rows again may take,
 _EVERY = 1 << 62  # samples of a part that is all there is
 _HELD = 1 << 17  # numbers of rows that are held at once, in cache
-_APART = 2  # points run again that have a prompt each
-_SHARE = 0.1  # or this share of the run, whichever is more
 
 
 @dataclass(frozen=True, eq=False)
-class _Seen:
+class _RecordedPrompt:
     """A prompt, and the rows that came back where they did; of tokens in memory, every layer's."""
 
-    prompt: Prompt | LookUps | Average
+    prompt: Prompt | LookUps | SoftmaxAverage
     rows: Tensor | None
     layers: tuple[Tensor, ...] = ()
-    added: _Added | None = None
+    added: _RecordedSum | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class _Added:
+class _RecordedSum:
     """A sum over samples as it came back, and what the backend added up.
 
     ``over`` is what it was divided by, ``count`` whether it is of the rows' last entries.
@@ -243,7 +239,7 @@ class _Added:
         return (rows[..., -1:] if self.count else rows[..., :-1]).detach().double()
 
 
-class Witness(Backend):
+class RecordingBackend(Backend):
     """A backend under watch.
 
     Parameters
@@ -265,12 +261,12 @@ class Witness(Backend):
         self._unsettled = False
         self.ledger = Ledger() if ledger is None else ledger
         self.passes = 0
-        self._seen: list[_Seen] = []
-        self._last: _Seen | None = None
+        self._seen: list[_RecordedPrompt] = []
+        self._last: _RecordedPrompt | None = None
         self._begun = time.perf_counter()
         self._random = random.Random()  # of its own: a run must not disturb anybody's seeds
 
-    def run(self, prompt: Prompt | LookUps | Average) -> Tensor:
+    def run(self, prompt: Prompt | LookUps | SoftmaxAverage) -> Tensor:
         if isinstance(prompt, Prompt):
             *_, last = self.stream(prompt)
             return last
@@ -288,14 +284,14 @@ class Witness(Backend):
         self._keep(prompt, layers=layers)
         return iter(layers)
 
-    def total(self, prompt: LookUps, watch: Extremes | None = None) -> Tensor:
+    def total(self, prompt: LookUps, watch: SampleMaxima | None = None) -> Tensor:
         with listening() as told:
             out = self.inner.total(prompt, watch)
         self._keep(prompt, added=_added(out, told))
         return out
 
     def mean(
-        self, prompt: LookUps, watch: Extremes | None = None, dtype: torch.dtype = torch.float64
+        self, prompt: LookUps, watch: SampleMaxima | None = None, dtype: torch.dtype = torch.float64
     ) -> Tensor:
         with listening() as told:
             out = self.inner.mean(prompt, watch, dtype)
@@ -310,10 +306,10 @@ class Witness(Backend):
 
     def _keep(
         self,
-        prompt: Prompt | LookUps | Average,
+        prompt: Prompt | LookUps | SoftmaxAverage,
         rows: Tensor | None = None,
         layers: tuple[Tensor, ...] = (),
-        added: _Added | None = None,
+        added: _RecordedSum | None = None,
     ) -> None:
         """Each prompt of a run is as likely to be kept as any other."""
         self.passes += 1
@@ -321,10 +317,10 @@ class Witness(Backend):
         self.ledger.note("attention", "prompts through the frozen network", prompts)
         if isinstance(prompt, LookUps):  # loops change their coefficients in place
             prompt = replace(prompt, w=prompt.w.detach().clone())
-        self._last = seen = _Seen(prompt, rows, layers, added)
-        if len(self._seen) < _KEPT:
+        self._last = seen = _RecordedPrompt(prompt, rows, layers, added)
+        if len(self._seen) < tuning.WITNESS_KEPT:
             self._seen.append(seen)
-        elif (place := self._random.randrange(self.passes)) < _KEPT:
+        elif (place := self._random.randrange(self.passes)) < tuning.WITNESS_KEPT:
             self._seen[place] = seen
 
     @torch.no_grad()
@@ -348,14 +344,14 @@ class Witness(Backend):
             )
         return found
 
-    def _run_again(self) -> Compared:
+    def _run_again(self) -> Comparison:
         """What running some rows again has shown.
 
         The last prompt, which an answer rests on whatever came before, is always among them.
         """
         now = time.perf_counter()
-        until = now + max(_SECONDS, _SHARE * (now - self._begun))
-        found = Compared()
+        until = now + max(tuning.REPLAY_SECONDS, tuning.REPLAY_SHARE * (now - self._begun))
+        found = Comparison()
         others = [seen for seen in self._seen if seen is not self._last]
         for seen in [*([] if self._last is None else [self._last]), *others]:
             if found.rows and time.perf_counter() > until:
@@ -363,28 +359,28 @@ class Witness(Backend):
             found = found.plus(self._compare(seen, until))
         return replace(found, note="") if found.rows else found
 
-    def _compare(self, seen: _Seen, until: float) -> Compared:
+    def _compare(self, seen: _RecordedPrompt, until: float) -> Comparison:
         prompt = seen.prompt
         if isinstance(prompt, LookUps):
             return self._compare_look_ups(prompt, seen)
-        if isinstance(prompt, Average):
+        if isinstance(prompt, SoftmaxAverage):
             return self._compare_average(prompt, seen.rows)
         if len(seen.layers) != len(self.network.layers):
-            return Compared(note=f"the {self.name} backend does not tell its layers apart")
+            return Comparison(note=f"the {self.name} backend does not tell its layers apart")
         return compare_entries(
             self.network, prompt.tokens, seen.layers, self.rounding, self._random, until
         )
 
     @cached_property
-    def _literal(self) -> Literal:
-        return Literal(self.network)
+    def _literal(self) -> LiteralBackend:
+        return LiteralBackend(self.network)
 
     def _draw(self, count: int, most: int) -> Tensor:
         return torch.tensor(sorted(self._random.sample(range(count), min(count, most))))
 
-    def _compare_look_ups(self, prompt: LookUps, seen: _Seen) -> Compared:
+    def _compare_look_ups(self, prompt: LookUps, seen: _RecordedPrompt) -> Comparison:
         if not prompt.count or not prompt.batch.numel():
-            return Compared()
+            return Comparison()
         which = tuple(self._random.randrange(size) for size in prompt.batch)
         one = prompt.of(*which)
         if seen.added is not None:
@@ -393,11 +389,13 @@ class Witness(Backend):
         drawn = self._draw(one.count, one.layout.samples).to(one.x.device)
         return self._compare_rows(one.part(drawn), seen.rows[which][drawn])
 
-    def _compare_rows(self, part: LookUps, rows: Tensor) -> Compared:
+    def _compare_rows(self, part: LookUps, rows: Tensor) -> Comparison:
         off = float((rows - self._literal.run(part)).abs().max())
-        return Compared(len(rows), off, _look_up_allowance(part, "literal", self.name))
+        return Comparison(len(rows), off, _look_up_allowance(part, "literal", self.name))
 
-    def _compare_sum(self, prompt: LookUps, which: tuple[int, ...], added: _Added) -> Compared:
+    def _compare_sum(
+        self, prompt: LookUps, which: tuple[int, ...], added: _RecordedSum
+    ) -> Comparison:
         """The sum against its parts; the last part and one drawn against rows; rows literally."""
         parts = added.parts
         sums = (parts.sums.movedim(0, -2)[which]).double()
@@ -418,8 +416,8 @@ class Witness(Backend):
         return replace(found, rows=found.rows - 1)  # the sum itself is none
 
     def _compare_part(
-        self, prompt: LookUps, tiles: list[slice], found: Tensor, kept: Tensor, added: _Added
-    ) -> Compared:
+        self, prompt: LookUps, tiles: list[slice], found: Tensor, kept: Tensor, added: _RecordedSum
+    ) -> Comparison:
         """One part of a sum against the rows that the same backend returns, some of them literal.
 
         ``found`` is what the part came to, without ``kept`` times its rows.
@@ -432,7 +430,7 @@ class Witness(Backend):
         chosen = self._random.randrange(len(places))
         samples = sum(place.stop - place.start for place in places)
         total, size = torch.zeros_like(found), torch.zeros_like(found)
-        each, compared = 0.0, Compared()
+        each, compared = 0.0, Comparison()
         for number, place in enumerate(places):
             part = prompt.part(place)
             rows = self.inner.run(part)
@@ -450,32 +448,36 @@ class Witness(Backend):
         compared = compared.plus(_worst(off / samples, allowed / samples))  # of a row, in the mean
         return replace(compared, rows=compared.rows - 1)
 
-    def _compare_average(self, prompt: Average, rows: Tensor | None) -> Compared:
+    def _compare_average(self, prompt: SoftmaxAverage, rows: Tensor | None) -> Comparison:
         assert rows is not None
         if not len(rows):
-            return Compared()
-        most = _APART if prompt.apart else prompt.layout.samples  # of one literal prompt, or few
+            return Comparison()
+        most = (
+            tuning.WITNESS_APART if prompt.apart else prompt.layout.samples
+        )  # of one literal prompt, or few
         drawn = self._draw(len(rows), most).to(rows.device)
         part = prompt.part(drawn)
         off = float((rows[drawn] - self._literal.run(part)).abs().max())
-        return Compared(len(drawn), off, _average_allowance(part))
+        return Comparison(len(drawn), off, _average_allowance(part))
 
 
-def _added(out: Tensor, told: list[PartialSums], *, over: int = 1, count: bool = False) -> _Added:
+def _added(
+    out: Tensor, told: list[PartialSums], *, over: int = 1, count: bool = False
+) -> _RecordedSum:
     """What a backend has told of a sum; the sum itself where it has told nothing, or too much."""
     if len(told) == 1 and told[0].sums.shape[1:] == out.shape:
-        return _Added(out, told[0], over, count)
+        return _RecordedSum(out, told[0], over, count)
     whole = (out.detach().double() * over)[None]
-    return _Added(out, PartialSums(whole, _EVERY, whole=True), over, count)
+    return _RecordedSum(out, PartialSums(whole, _EVERY, whole=True), over, count)
 
 
-def _worst(off: Tensor, allowed: Tensor) -> Compared:
+def _worst(off: Tensor, allowed: Tensor) -> Comparison:
     """Of several differences the one nearest to what is allowed, or farthest beyond."""
-    found = Compared()
+    found = Comparison()
     for one, limit in zip(
         off.flatten().tolist(), allowed.expand_as(off).flatten().tolist(), strict=True
     ):
-        found = found.plus(Compared(1, one, limit))
+        found = found.plus(Comparison(1, one, limit))
     return replace(found, rows=1)
 
 
@@ -501,7 +503,7 @@ def _look_up_allowance(prompt: LookUps, *names: str) -> float:
     return max(1.0, weight) * allowed
 
 
-def _average_allowance(prompt: Average) -> float:
+def _average_allowance(prompt: SoftmaxAverage) -> float:
     """Logits are sums of d products and a bias; weights then move by twice their rounding."""
     unit = unit_roundoff(prompt.points.dtype)
     terms = prompt.points.abs() @ prompt.keys.abs().mT + prompt.biases.abs()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-EXTRAS = {"typer": "cli", "rich": "cli", "matplotlib": "plots", "jinja2": "plots"}
+EXTRAS = {"matplotlib": "plots", "jinja2": "plots", "transformers": "export", "onnx": "export"}
+BROKEN = 1  # exit status when an answer is not where it was proven to be
 USAGE = 2  # exit status for what a user can mend
 INTERRUPTED = 130  # exit status after Ctrl-C: 128 + SIGINT, as shells have it
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-import typer
 
 from iceform.cli.exits import INTERRUPTED, USAGE, missing_extra
 from iceform.errors import IceformError
@@ -30,9 +29,9 @@ def one_line_errors(left: str = "nothing was written") -> Iterator[None]:
             raise
         message = extra
     except KeyboardInterrupt:
-        typer.echo(f"interrupted: {left}", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+        print(f"interrupted: {left}", file=sys.stderr)
+        raise SystemExit(INTERRUPTED) from None
     else:
         return
-    typer.echo(" ".join(message.split()), err=True)
-    raise typer.Exit(USAGE)
+    print(" ".join(message.split()), file=sys.stderr)
+    raise SystemExit(USAGE)

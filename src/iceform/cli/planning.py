@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from iceform.constructions import CompactStep, GradientStep, Plan, plan_look_ups, room_for
 from iceform.errors import IceformError, PrecisionError
-from iceform.interpolation import MOST_HARD_CELLS, Interpolant
+from iceform.paper import CompactStep, GradientStep, Plan, plan_look_ups, room_for
+from iceform.tables import MOST_HARD_CELLS, Interpolant
 
 _REFERENCE_CELLS = 1024  # where the hard regime's 1/P law is read off
 _MOST_BUILT = 1 << 14  # grid tokens up to which a hard table is built instead of estimated

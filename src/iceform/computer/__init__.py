@@ -7,9 +7,9 @@ from iceform.computer.costs import Cost
 from iceform.computer.explain import curve, spelled
 from iceform.computer.instructions import FLAG, Instruction
 from iceform.computer.language import Algorithm
-from iceform.computer.layout import Sizes
+from iceform.computer.layout import ComputerSizes
 from iceform.computer.literal import ComputerTrace, LayerAttention
-from iceform.computer.prompt import Prompt
+from iceform.computer.prompt import ProgramPrompt
 from iceform.computer.rounding import InstructionRounding, instruction_rounding
 from iceform.computer.running import enclosure_of
 
@@ -18,6 +18,7 @@ __all__ = [
     "LAYERS",
     "Algorithm",
     "Computer",
+    "ComputerSizes",
     "ComputerTrace",
     "Cost",
     "Execution",
@@ -25,8 +26,7 @@ __all__ = [
     "InstructionRounding",
     "LayerAttention",
     "Program",
-    "Prompt",
-    "Sizes",
+    "ProgramPrompt",
     "accounted",
     "curve",
     "enclosure_of",

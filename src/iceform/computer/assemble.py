@@ -18,35 +18,42 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from iceform.computer.fuse import Fused
-from iceform.computer.graph import Graph, Place, refuse
+from iceform.computer.fuse import SelectedCode
+from iceform.computer.graph import Graph, SourceLine, refuse
 from iceform.computer.instructions import (
     FLAG,
     Assembly,
     Instruction,
+    MemoryVariable,
     Operand,
     Output,
     TablePair,
-    Variable,
 )
-from iceform.computer.tables import Tables
-from iceform.computer.virtual import Code, Read, Register, Slots, VirtualInstruction, VirtualLoop
+from iceform.computer.tables import ProgramTables
+from iceform.computer.virtual import (
+    Read,
+    Register,
+    Slots,
+    VirtualCode,
+    VirtualInstruction,
+    VirtualLoop,
+)
 
 
 @dataclass(eq=False)
-class Memory:
+class RegisterAllocation:
     """Which variable holds each register, and the line at which the most are alive."""
 
     place: dict[Register, int]
     groups: list[list[Register]]
-    fullest: Place | None
+    fullest: SourceLine | None
 
     def shared(self, a: Register, b: Register) -> bool:
         """Whether two registers are one variable."""
         return self.place[a] == self.place[b]
 
 
-def assign(fused: Fused) -> Memory:
+def assign(fused: SelectedCode) -> RegisterAllocation:
     """Registers to variables."""
     live = _Liveness(fused)
     live.program()
@@ -55,12 +62,12 @@ def assign(fused: Fused) -> Memory:
 
 @dataclass(eq=False)
 class _Liveness:
-    fused: Fused
+    fused: SelectedCode
     registers: dict[Register, None] = field(default_factory=dict)
     clashes: dict[Register, set[Register]] = field(default_factory=dict)
     copies: list[tuple[Register, Register]] = field(default_factory=list)
     most: int = 0
-    fullest: Place | None = None
+    fullest: SourceLine | None = None
 
     def program(self) -> None:
         """Backwards from the answers."""
@@ -78,7 +85,7 @@ class _Liveness:
             if register is not self.fused.flag:
                 self._clash(register, self.fused.flag)
 
-    def code(self, code: Code, after: set[Register]) -> set[Register]:
+    def code(self, code: VirtualCode, after: set[Register]) -> set[Register]:
         """What is live before, given what is live after."""
         live = set(after)
         for item in reversed(code.items):
@@ -125,7 +132,7 @@ class _Liveness:
 class _Colouring:
     live: _Liveness
 
-    def memory(self) -> Memory:
+    def memory(self) -> RegisterAllocation:
         """Copies first, then the rest."""
         self.owner = {r: r for r in self.live.registers}
         self.groups = {r: [r] for r in self.live.registers}
@@ -139,7 +146,7 @@ class _Colouring:
                 kept.append(root)
         groups = [self.groups[r] for r in kept]
         place = {r: k for k, group in enumerate(groups) for r in group}
-        return Memory(place, groups, self.live.fullest)
+        return RegisterAllocation(place, groups, self.live.fullest)
 
     def _root(self, register: Register) -> Register:
         while self.owner[register] is not register:
@@ -187,7 +194,7 @@ class Assembled:
     registers: Mapping[Register, str]
 
 
-def assemble(graph: Graph, fused: Fused, tables: Tables) -> Assembled:
+def assemble(graph: Graph, fused: SelectedCode, tables: ProgramTables) -> Assembled:
     """The program of a fused graph."""
     memory = assign(fused)
     names = _names(fused, memory)
@@ -212,7 +219,7 @@ def assemble(graph: Graph, fused: Fused, tables: Tables) -> Assembled:
     return Assembled(assembly, tuple(s.virtual for s in slots), names)
 
 
-def _used(made: list[Instruction], tables: Tables) -> list[TablePair]:
+def _used(made: list[Instruction], tables: ProgramTables) -> list[TablePair]:
     named = {i.table for i in made}
     return [t for t in tables.made.values() if t.name in named]
 
@@ -226,13 +233,13 @@ def _used(made: list[Instruction], tables: Tables) -> list[TablePair]:
 class _Placing:
     """Slots in order; ``open`` are those whose successor is the next address."""
 
-    memory: Memory
+    memory: RegisterAllocation
     flag: Register
     slots: list[_Slot] = field(default_factory=list)
     open: list[_Slot] = field(default_factory=list)
     next_address: int = 0
 
-    def placed(self, code: Code) -> list[_Slot]:
+    def placed(self, code: VirtualCode) -> list[_Slot]:
         """The whole program, with its halt."""
         self.code(code)
         halt = self.put(None)
@@ -240,7 +247,7 @@ class _Placing:
         self.open = []
         return self.slots
 
-    def code(self, code: Code) -> None:
+    def code(self, code: VirtualCode) -> None:
         """Items in order."""
         for item in code.items:
             if isinstance(item, VirtualLoop):
@@ -281,7 +288,7 @@ class _Placing:
         first = _Slot(head, body.items[0], 1)  # type: ignore[arg-type]
         self.slots.append(first)
         self.open = [first, *([entrance] if entrance is not None else [])]
-        self.code(Code(body.items[1:]))
+        self.code(VirtualCode(body.items[1:]))
         self._pause_after_flag()
         for last in self.open:
             last.next = head
@@ -289,12 +296,12 @@ class _Placing:
         self.slots.append(leave)
         self.open = [leave]
 
-    def _first_is_plain(self, body: Code) -> Code:
+    def _first_is_plain(self, body: VirtualCode) -> VirtualCode:
         """The body with an instruction in front."""
         items = [i for i in body.items if isinstance(i, VirtualLoop) or not self._idle(i)]
         if items and isinstance(items[0], VirtualInstruction):
-            return Code(items)
-        return Code([_pause(self.flag), *items])
+            return VirtualCode(items)
+        return VirtualCode([_pause(self.flag), *items])
 
     def _pause_after_flag(self) -> None:
         if not self.open or any(
@@ -312,7 +319,7 @@ def _pause(flag: Register) -> VirtualInstruction:
 # ---------------------------------------------------------------------------------------------
 
 
-def _names(fused: Fused, memory: Memory) -> dict[Register, str]:
+def _names(fused: SelectedCode, memory: RegisterAllocation) -> dict[Register, str]:
     """A name for every register's variable: the author's where there is one."""
     taken: set[str] = {FLAG, VOID}
     names: dict[Register, str] = {}
@@ -330,15 +337,19 @@ def _names(fused: Fused, memory: Memory) -> dict[Register, str]:
     return names
 
 
-def _variables(memory: Memory, names: dict[Register, str]) -> tuple[Variable, ...]:
+def _variables(
+    memory: RegisterAllocation, names: dict[Register, str]
+) -> tuple[MemoryVariable, ...]:
     out = []
     for group in memory.groups:
         writes = next((r.writes for r in group if r.writes), ())
-        out.append(Variable(names[group[0]], "samples" if group[0].samples else "lane0", writes))
-    return (*out, Variable(VOID, "lane0"))
+        out.append(
+            MemoryVariable(names[group[0]], "samples" if group[0].samples else "lane0", writes)
+        )
+    return (*out, MemoryVariable(VOID, "lane0"))
 
 
-def _instruction(slot: _Slot, names: dict[Register, str], tables: Tables) -> Instruction:
+def _instruction(slot: _Slot, names: dict[Register, str], tables: ProgramTables) -> Instruction:
     i = slot.virtual
     if i is None:
         note = "halt" if slot.next == slot.address and slot.when == 0 else "pause"

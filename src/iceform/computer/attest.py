@@ -18,14 +18,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.computer.fused import Fused, State
+from iceform import tuning
+from iceform.arithmetic.units import EXP_UNITS, gamma
+from iceform.computer.decode import DecodedInstruction
+from iceform.computer.fused import FastExecutor, State
 from iceform.computer.literal import Cycle
 from iceform.computer.lookups import GRID_UNITS, Value, dense, part
-from iceform.computer.recognise import Code
-from iceform.computer.rounding import EXP_UNITS, column_facts, gamma
+from iceform.computer.rounding import column_facts
 
-_KEPT = 16  # cycles kept to be run again
-_SHARE, _LEAST = 0.1, 0.01  # of the run, or seconds, that running again may take
+_LEAST = 0.01  # seconds that running again may take, or ``REPLAY_SHARE`` of the run
 
 
 @dataclass
@@ -39,9 +40,9 @@ class Reservoir:
     def offer(self, states: Callable[[], tuple[State, State]]) -> None:
         """Keep this cycle, or not; only of one that is kept states are asked for."""
         self.seen += 1
-        if len(self.kept) < _KEPT:
+        if len(self.kept) < tuning.REPLAYED:
             self.kept.append(states())
-        elif (at := self.draw.randrange(self.seen)) < _KEPT:
+        elif (at := self.draw.randrange(self.seen)) < tuning.REPLAYED:
             self.kept[at] = states()
 
 
@@ -56,7 +57,11 @@ class Replay:
 
 
 def replay(
-    fused: Fused, cycle: Cycle, tokens: Float[Tensor, "1 t d"], reservoir: Reservoir, spent: float
+    fused: FastExecutor,
+    cycle: Cycle,
+    tokens: Float[Tensor, "1 t d"],
+    reservoir: Reservoir,
+    spent: float,
 ) -> Replay:
     """Run kept cycles again, of one problem each, for a tenth of the run's time or 10 ms.
 
@@ -64,7 +69,7 @@ def replay(
     averages over lanes is added up again, lane by lane in float64, and that average is in every
     lane that is drawn; cycles that attend to lanes by likeness are left out.
     """
-    until = time.perf_counter() + max(_SHARE * spent, _LEAST)
+    until = time.perf_counter() + max(tuning.REPLAY_SHARE * spent, _LEAST)
     worst, done = (0.0, 0.0), 0
     for before, after in reservoir.draw.sample(reservoir.kept, len(reservoir.kept)):
         drawn = _drawn(fused, before, after, reservoir.draw)
@@ -77,7 +82,7 @@ def replay(
 
 
 def _drawn(
-    fused: Fused, before: State, after: State, draw: random.Random
+    fused: FastExecutor, before: State, after: State, draw: random.Random
 ) -> tuple[State, State, State] | None:
     """One problem before and after on as many lanes as there are to run it on, and on all of them.
 
@@ -119,7 +124,7 @@ def _excess(pair: tuple[float, float]) -> float:
 
 
 def _compare(
-    fused: Fused, cycle: Cycle, tokens: Tensor, before: State, after: State, whole: State
+    fused: FastExecutor, cycle: Cycle, tokens: Tensor, before: State, after: State, whole: State
 ) -> tuple[float, float]:
     """Largest difference after one cycle, and what is allowed of all lanes, the ``whole`` state."""
     literal = fused.start(cycle(fused.write(tokens, before)))
@@ -143,7 +148,7 @@ def _one(state: State, row: int, lanes: list[int] | None) -> State:
     return State(memory, state.flag[row : row + 1], before, state.counters[row : row + 1])
 
 
-def allowed_difference(fused: Fused, code: Code, state: State) -> float:
+def allowed_difference(fused: FastExecutor, code: DecodedInstruction, state: State) -> float:
     """Twice the rounding of the instruction, from what memory holds, plus that of the store."""
     unit = torch.finfo(state.flag.dtype).eps / 2
     sizes = dict.fromkeys(("a", "b", "old"), 0.0)
@@ -170,7 +175,9 @@ def allowed_difference(fused: Fused, code: Code, state: State) -> float:
     return 2 * float(moved.max()) * max(1.0, float(stored)) + 2 * store
 
 
-def _sizes(fused: Fused, code: Code, state: State) -> Iterator[tuple[str, float]]:
+def _sizes(
+    fused: FastExecutor, code: DecodedInstruction, state: State
+) -> Iterator[tuple[str, float]]:
     """How large every read can make a, b and old."""
     for read in fused.operation.reads:
         held = state.memory.get(code.fields[read.field])
@@ -181,7 +188,7 @@ def _sizes(fused: Fused, code: Code, state: State) -> Iterator[tuple[str, float]
 
 
 def _head(
-    fused: Fused, code: Code, h: int, reach: float, off: float, unit: float
+    fused: FastExecutor, code: DecodedInstruction, h: int, reach: float, off: float, unit: float
 ) -> tuple[float, float]:
     """A look-up's error for arguments of a size that are off by so much; and how large it is."""
     table, operation = fused.image.entries[code.fields["with table"]], fused.operation
@@ -192,13 +199,13 @@ def _head(
     return facts.rounding + facts.slope * off + gamma(3, unit) * facts.largest, facts.largest
 
 
-def _terms(fused: Fused, state: State) -> int:
+def _terms(fused: FastExecutor, state: State) -> int:
     """Numbers that are added up in an argument, at most: lanes, components, reads."""
     lanes = max(value.shape[1] for value in state.memory.values())
     return lanes + 1 + len(fused.operation.reads) * fused.image.layout.sizes.width
 
 
-def _likeness(fused: Fused, code: Code, state: State, unit: float) -> float:
+def _likeness(fused: FastExecutor, code: DecodedInstruction, state: State, unit: float) -> float:
     """The error of averages by likeness."""
     total = 0.0
     for read in fused.operation.reads:

@@ -1,4 +1,4 @@
-r"""The block: four layers of frozen attention that execute one instruction; heads of named terms.
+r"""The block: four layers of frozen attention that execute one instruction; heads of named rows.
 
 **Heads.** A logit is a sum of terms, each a product of a linear map of the query and one of the
 key. Every mask is a sum of products of bits and flags that are all **exactly 0 where the key is
@@ -50,50 +50,25 @@ from the second cycle on.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from iceform.attention import FrozenNetwork
-from iceform.attention.variants import HeadGroup, ProjectedAttention
-from iceform.computer.layout import ENTRY, KINDS, OPERANDS, READ_FIELDS, Layout, Margins, code
+from iceform.computer.layout import READ_FIELDS, ComputerLayout, MaskMargins, code
+from iceform.heads import Design, FrozenNetwork, Head, Move, Row, moves, products, projected, rows
+from iceform.heads.head import Pair, Place
 
 MASK = 4.0  # W over X
-
-
-@dataclass(frozen=True, eq=False)
-class Term:
-    """A summand of a logit: (query map) token . (key map) token.
-
-    ``reads`` names the blocks of the query and of the key that a logit meant to be seen is made of;
-    a mask has none.
-    """
-
-    query: Tensor  # (rows, features)
-    key: Tensor
-    reads: tuple[tuple[str, ...], tuple[str, ...]] | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class HeadPlan:
-    """A head before its weights are stacked: who asks, who answers, by what logit, which values."""
-
-    label: str
-    asks: tuple[str, ...]  # kinds of tokens
-    answers: tuple[str, ...]
-    terms: tuple[Term, ...]
-    values: Tensor  # (rank, features)
-    out: Tensor  # (features, rank)
-    away: float  # X
+LAYERS = ("fetch", "read", "compute", "write")
 
 
 @dataclass(frozen=True)
 class Masks:
-    """The terms that all heads of one margin are made of."""
+    """The pairs of rows that all heads of one margin are made of."""
 
-    layout: Layout
+    layout: ComputerLayout
     away: float  # X
 
     @property
@@ -101,197 +76,180 @@ class Masks:
         """W."""
         return MASK * self.away
 
-    def match(self, query: str, key: str) -> Term:
-        """-W for every bit in which the query's code differs from the key's."""
-        root = math.sqrt(self.weight)
-        asked = [{query: root}, {"real": root, query: -root}]
-        return self._differs([self.layout.read(weights) for weights in asked], key, "real")
+    def match(self, query: str, key: str, *also: str) -> tuple[Pair, ...]:
+        """-W for every bit in which the query's code differs from the key's.
 
-    def match_all(self, query: str, key: str) -> Term:
-        """The same, for codes that the null token has too."""
-        root = math.sqrt(self.weight)
-        asked = [{query: root}, {"real": root, "null": root, query: -root}]
-        return self._differs([self.layout.read(weights) for weights in asked], key, "real", "null")
+        Codes are of real tokens, and of those whose flags are ``also``.
+        """
+        root, flags = math.sqrt(self.weight), ("real", *also)
+        others = self._rows({**dict.fromkeys(flags, root), query: -root})
+        asked = (*self._rows({query: root}), *others)
+        return tuple(zip(asked, self._differs(key, *flags), strict=True))
 
-    def fixed(self, number: Tensor, key: str) -> Term:
+    def fixed(self, number: Tensor, key: str) -> tuple[Pair, ...]:
         """-W for every bit in which the key's code differs from a given one."""
-        always = self.layout.read({"real": math.sqrt(self.weight)})
-        bits = number[:, None]
-        term = self._differs([bits * always, (1 - bits) * always], key, "real")
-        asked = term.query.any(1)
-        return Term(term.query[asked], term.key[asked])
+        always, bits = Row.of("real", 0, math.sqrt(self.weight)), number.tolist()
+        asked = [bit == 1 for bit in bits] + [bit == 0 for bit in bits]
+        pairs = zip(asked, self._differs(key, "real"), strict=True)
+        return tuple((always, row) for needed, row in pairs if needed)
 
-    def _differs(self, asked: list[Tensor], key: str, *coded: str) -> Term:
-        """Bits that are asked for and missing, and bits that are there and not asked for."""
-        read, root = self.layout.read, math.sqrt(self.weight)
-        missing = read({**dict.fromkeys(coded, -root), key: root})
-        return Term(torch.cat(asked), torch.cat([missing, read({key: -root})]))
+    def _differs(self, key: str, *flags: str) -> tuple[Row, ...]:
+        """Bits that are missing where they are asked for, and bits that are there."""
+        root = math.sqrt(self.weight)
+        missing = self._rows({**dict.fromkeys(flags, -root), key: root})
+        return (*missing, *self._rows({key: -root}))
 
-    def only(self, *kinds: str) -> Term:
+    def only(self, *kinds: str) -> tuple[Pair, ...]:
         """-W for every real key that is of none of these kinds."""
-        read, root = self.layout.read, math.sqrt(self.weight)
+        root = math.sqrt(self.weight)
         others = {"real": -root, **dict.fromkeys(kinds, root)}
-        return Term(read({"real": root, "null": root}), read(others))
+        return products(self.layout.features, {"real": root, "null": root}, others)
 
-    def asked_by(self, *kinds: str) -> tuple[Term, Term]:
+    def asked_by(self, *kinds: str) -> tuple[Pair, ...]:
         """Tokens of other kinds see -W on all real keys; these see -X on the null token."""
-        read, root, near = self.layout.read, math.sqrt(self.weight), math.sqrt(self.away)
+        at, root, near = self.layout.features, math.sqrt(self.weight), math.sqrt(self.away)
         others = {"real": root, "null": root, **dict.fromkeys(kinds, -root)}
-        mine = dict.fromkeys(kinds, near)
-        return Term(read(others), read({"real": -root})), Term(read(mine), read({"null": -near}))
+        mine = products(at, dict.fromkeys(kinds, near), {"null": -near})
+        return products(at, others, {"real": -root}) + mine
 
-
-def group(heads: Sequence[HeadPlan], dtype: torch.dtype) -> HeadGroup:
-    """Heads of one rank, their queries and keys filled up with zeros to one length."""
-    queries = [torch.cat([t.query for t in head.terms]) for head in heads]
-    keys = [torch.cat([t.key for t in head.terms]) for head in heads]
-    rows = max(len(q) for q in queries)
-    return HeadGroup(
-        torch.stack([_padded(q, rows) for q in queries]).to(dtype),
-        torch.stack([_padded(k, rows) for k in keys]).to(dtype),
-        torch.stack([head.values for head in heads]).to(dtype),
-        torch.stack([head.out for head in heads]).to(dtype),
-        [head.label for head in heads],
-    )
-
-
-def _padded(matrix: Tensor, rows: int) -> Tensor:
-    return torch.cat([matrix, matrix.new_zeros(rows - len(matrix), matrix.shape[1])])
-
-
-LAYERS = ("fetch", "read", "compute", "write")
+    def _rows(self, coefficients: Mapping[str, float]) -> tuple[Row, ...]:
+        return rows(self.layout.features, coefficients)
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
-    """The four layers as plans of heads, in float64; :meth:`network` stacks them into weights."""
+class TransformerBlock:
+    """The four layers as heads; :meth:`network` is their weights."""
 
-    layout: Layout
-    margins: Margins
+    layout: ComputerLayout
+    margins: MaskMargins
 
     def network(self, dtype: torch.dtype, *, residual: bool = False) -> FrozenNetwork:
         """The literal layers, with the self heads that the form needs."""
-        layers = []
-        for name in LAYERS:
-            groups = [[self.self_head(name, residual)], getattr(self, name)()]
-            present = [[h for h in heads if h is not None] for heads in groups]
-            layers.append(
-                ProjectedAttention([group(h, dtype) for h in present if h], residual=residual)
-            )
+        design = self.design(residual=residual)
+        layers = [projected(design, number, dtype) for number in range(len(LAYERS))]
         return FrozenNetwork(layers, self.layout.features)
 
-    def heads(self, layer: str, *, residual: bool = False) -> list[HeadPlan]:
-        """The heads of a layer, the self head first."""
+    def design(self, *, residual: bool = False) -> Design:
+        """The heads of every layer, a self head first where the form has one."""
+        layers = tuple(self._heads(name, residual) for name in LAYERS)
+        kept = () if residual else (self.layout.features,) * len(LAYERS)
+        return Design(self.layout.features, layers, gives=kept)
+
+    def away(self, head: Head) -> float:
+        """X of a head: what its masks have to beat."""
+        if head.role == "fields":
+            return self.margins.fetch
+        alike = head.role[0] in "FG" or head.role.endswith("like")
+        return self.margins.see if alike else self.margins.copy
+
+    def _heads(self, layer: str, residual: bool) -> tuple[Head, ...]:
         own = self.self_head(layer, residual)
-        rest: list[HeadPlan] = getattr(self, layer)()
-        return rest if own is None else [own, *rest]
+        rest: list[Head] = getattr(self, layer)()
+        return tuple(rest) if own is None else (own, *rest)
 
     # ------------------------------------------------------------------ the layers
 
-    def fetch(self) -> list[HeadPlan]:
+    def fetch(self) -> list[Head]:
         """Units find the instruction at their counter; a branch is decided by S flag sign."""
         masks, root = Masks(self.layout, self.margins.fetch), math.sqrt(self.margins.flag)
-        first = root * self.layout.read({"value": 1.0})[:1]
-        flag = Term(first, self.layout.read({"sign": root}), (("value",), ("sign",)))
-        moves = [({field: 1.0}, f"fetched {field}") for field in self.layout.fields]
-        terms = (masks.match("counter", "key"), flag)
-        return [self._head("fields", masks, ("unit",), ("instruction",), terms, moves)]
+        flag = Row.of("value", 0, root), Row.of("sign", 0, root)
+        moved = [m for name in self.layout.fields for m in self._move(name, f"fetched {name}")]
+        match = masks.match("counter", "key")
+        return [_gated("fields", masks, ("unit",), ("instruction",), match, (flag,), moved)]
 
-    def read(self) -> list[HeadPlan]:
+    def read(self) -> list[Head]:
         """Units take their operands, and what the destination holds, out of memory."""
         own = [self._read_head(field) for field in READ_FIELDS]
         return [*own, self._memory_head("old", "destination", "own", "old")]
 
-    def compute(self) -> list[HeadPlan]:
+    def compute(self) -> list[Head]:
         """Units look their operands' sums up in F and their differences in G."""
         width = self.layout.sizes.width
         return [self._look_up(j, sign) for j in range(width) for sign in (1.0, -1.0)]
 
-    def write(self) -> list[HeadPlan]:
+    def write(self) -> list[Head]:
         """Memory, and units as memory of the flag, take what is stored to them."""
         masks = Masks(self.layout, self.margins.copy)
-        terms = (masks.match("variable", "fetched destination"), masks.match("home", "lane"))
-        moves = [({"result": 1.0, "old": -1.0}, "value")]
-        return [self._head("store", masks, ("memory", "unit"), ("unit",), terms, moves)]
+        match = masks.match("variable", "fetched destination") + masks.match("home", "lane")
+        change = rows(self.layout.features, {"result": 1.0, "old": -1.0})
+        moved = [Move(row, {("value", j): 1.0}) for j, row in enumerate(change)]
+        return [_gated("store", masks, ("memory", "unit"), ("unit",), match, (), moved)]
 
-    def self_head(self, layer: str, residual: bool) -> HeadPlan | None:
+    def self_head(self, layer: str, residual: bool) -> Head | None:
         """An exact copy of every token, or what to keep minus the identity of the units."""
         if residual and layer != "write":
             return None
-        masks, layout = Masks(self.layout, self.margins.copy), self.layout
-        keep = torch.eye(layout.features.total, dtype=torch.float64)
-        kept = self._after_cycle() if layer == "write" else keep
+        masks = Masks(self.layout, self.margins.copy)
+        every = [(name, j) for name, size in self.layout.features.sizes for j in range(size)]
+        kept = {place: {place: 1.0} for place in every}
+        if layer == "write":
+            kept |= self._after_cycle()
         if not residual:
-            everyone, match = ("null", *KINDS), masks.match_all("id", "id")
-            return HeadPlan("self", everyone, everyone, (match,), kept, keep, masks.away)
-        change = kept - keep
-        rows = change.any(1)
-        terms = (masks.match("lane", "lane"), masks.only("unit"), *masks.asked_by("unit"))
-        return HeadPlan(
-            "self", ("unit",), ("unit",), terms, change[rows], keep[:, rows], masks.away
-        )
+            match = masks.match("id", "id", "null")
+            moved = [Move(Row(kept[place]), {place: 1.0}) for place in every]
+            return Head("self", match, tuple(moved), frozenset(range(len(match))))
+        changed = (place for place in every if place not in kept[place])
+        moved = [Move(Row({**kept[at], at: -1.0}), {at: 1.0}) for at in changed]
+        match = masks.match("lane", "lane")
+        return _gated("self", masks, ("unit",), ("unit",), match, (), moved)
 
-    def _after_cycle(self) -> Tensor:
-        """Counter <- next, before <- result, scratch <- 0, all else kept: (features, features)."""
-        layout = self.layout
-        keep = torch.eye(layout.features.total, dtype=torch.float64)
-        for name in layout.scratch:
-            keep[layout.features[name]] = 0.0
-        keep[layout.features["counter"]] = layout.read({"fetched next": 1.0})
-        keep[layout.features["before"]] = layout.read({"result": 1.0})
-        return keep
+    def _after_cycle(self) -> dict[Place, dict[Place, float]]:
+        """Counter <- next, before <- result, scratch <- 0: what these places are made of."""
+        size = self.layout.size
+        made: dict[Place, dict[Place, float]] = {
+            (name, j): {} for name in self.layout.scratch for j in range(size(name))
+        }
+        for into, source in (("counter", "fetched next"), ("before", "result")):
+            made |= {(into, j): {(source, j): 1.0} for j in range(size(into))}
+        return made
 
     # ------------------------------------------------------------------ the heads
 
-    def _read_head(self, field: str) -> HeadPlan:
+    def _move(self, name: str, into: str) -> tuple[Move, ...]:
+        return moves(self.layout.features, {name: 1.0}, into)
+
+    def _read_head(self, field: str) -> Head:
         operand, read = field.split()
         return self._memory_head(field, field, read, operand)
 
-    def _memory_head(self, label: str, field: str, read: str, into: str) -> HeadPlan:
+    def _memory_head(self, role: str, field: str, read: str, into: str) -> Head:
         """Units ask memory for the variable of a field: of their lane, lane 0, all, or by r . v."""
         layout = self.layout
         masks = Masks(layout, self.margins.see if read == "like" else self.margins.copy)
-        terms = [masks.match(f"fetched {field}", "variable")]
+        match = masks.match(f"fetched {field}", "variable")
+        seen: tuple[Pair, ...] = ()
         if read in ("own", "rowsum"):
-            terms.append(masks.match("lane", "home"))
+            match += masks.match("lane", "home")
         if read == "lane0":
-            terms.append(masks.fixed(code(0, layout.size("home")), "home"))
+            match += masks.fixed(code(0, layout.size("home")), "home")
         if read == "like":
-            alike = layout.read({"before": 1.0}), layout.read({"value": 1.0})
-            terms.append(Term(*alike, (("before",), ("value",))))
-        head = self._head(label, masks, ("unit",), ("memory",), tuple(terms),
-                          [({"value": 1.0}, into)])  # fmt: skip
-        if read != "rowsum":
-            return head
-        ones = torch.ones(layout.sizes.width, layout.sizes.width, dtype=torch.float64)
-        return replace(head, out=head.out @ ones)
+            seen = products(layout.features, {"before": 1.0}, {"value": 1.0})
+        moved = self._move("value", into)
+        if read == "rowsum":  # every component takes the sum of all
+            width = range(layout.sizes.width)
+            moved = tuple(Move(m.value, {(into, j): 1.0 for j in width}) for m in moved)
+        return _gated(role, masks, ("unit",), ("memory",), match, seen, moved)
 
-    def _look_up(self, j: int, sign: float) -> HeadPlan:
-        layout, masks = self.layout, Masks(self.layout, self.margins.see)
-        argument = layout.read({"a": 1.0, "b": sign})[j : j + 1]
-        always = layout.read({"real": 1.0, "null": 1.0})
-        terms = (
-            masks.match("fetched with table", "table"),
-            Term(argument, layout.read({"slope": 1.0}), (OPERANDS, ENTRY)),
-            Term(always, layout.read({"bias": 1.0}), (("real", "null"), ENTRY)),
-        )
+    def _look_up(self, j: int, sign: float) -> Head:
+        masks = Masks(self.layout, self.margins.see)
+        argument = Row({("a", j): 1.0, ("b", j): sign})
+        seen = (argument, Row.of("slope")), (Row.flags(real=1.0, null=1.0), Row.of("bias"))
         column = "f" if sign > 0 else "g"
-        head = self._head(f"{column.upper()} {j}", masks, ("unit",), ("entry",), terms,
-                          [({column: sign}, "result")], rows=slice(j, j + 1))  # fmt: skip
-        return head
+        moved = (Move(Row.of(column, 0, sign), {("result", j): 1.0}),)
+        match = masks.match("fetched with table", "table")
+        return _gated(f"{column.upper()} {j}", masks, ("unit",), ("entry",), match, seen, moved)
 
-    def _head(
-        self,
-        label: str,
-        masks: Masks,
-        asks: tuple[str, ...],
-        answers: tuple[str, ...],
-        terms: tuple[Term, ...],
-        moves: list[tuple[dict[str, float], str]],
-        rows: slice = slice(None),
-    ) -> HeadPlan:
-        """A gated head that moves blocks of the answer into blocks of the token that asked."""
-        gates = (masks.only(*answers), *masks.asked_by(*asks))
-        values = torch.cat([self.layout.read(weights) for weights, _ in moves])
-        out = torch.cat([self.layout.into(name)[:, rows] for _, name in moves], 1)
-        return HeadPlan(label, asks, answers, (*terms, *gates), values, out, masks.away)
+
+def _gated(
+    role: str,
+    masks: Masks,
+    asks: tuple[str, ...],
+    answers: tuple[str, ...],
+    match: tuple[Pair, ...],
+    seen: tuple[Pair, ...],
+    moved: Sequence[Move],
+) -> Head:
+    """A head for tokens of the kinds ``asks`` that sees those of the kinds ``answers``."""
+    logit = (*match, *seen, *masks.only(*answers), *masks.asked_by(*asks))
+    hiding = set(range(len(logit))) - set(range(len(match), len(match) + len(seen)))
+    return Head(role, logit, tuple(moved), frozenset(hiding))

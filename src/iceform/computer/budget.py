@@ -15,8 +15,8 @@ are off by no more than these and the range allow. What memory may hold has to b
 brings no further (M(E) <= E, tried with E a little larger than what was reached) bound those after
 any number of turns. Until then a counted loop is followed turn by turn, for the number of turns
 that is given; of another one that does not settle, M(infinity) is known. Where more is proven of a
-loop at the given parameters (:mod:`~iceform.computer.growth`), its states' errors are followed in
-that norm too, and the least bound counts.
+loop at the given parameters (:mod:`~iceform.computer.loop_bounds`), its states' errors are followed
+in that norm too, and the least bound counts.
 
 **Turns.** All of this compares runs that make the same turns. They do where FLAG has the sign that
 it should have: what it compares stays further from a tie than its errors reach, for all data that
@@ -35,18 +35,19 @@ from dataclasses import dataclass, field
 
 import torch
 
-from iceform.certificates import Certificate, Step
+from iceform.arithmetic.units import OUTWARD, gamma
+from iceform.certificates import Certificate, DerivationStep
 from iceform.computer.assemble import Assembled
-from iceform.computer.fuse import Fused
-from iceform.computer.growth import Growth
+from iceform.computer.fuse import SelectedCode
 from iceform.computer.instructions import FLAG_GAP, Assembly, Instruction, TablePair
 from iceform.computer.layout import largest_result, largest_value
-from iceform.computer.ranges import Domain, Ranges
-from iceform.computer.rounding import argument_rounding, gamma, instruction_rounding
-from iceform.computer.virtual import Code, Read, Register, VirtualInstruction, VirtualLoop
-from iceform.computer.virtual import Step as Comparison
-from iceform.functions.formulas.polynomials import polynomial
-from iceform.interpolation import RoundingModel
+from iceform.computer.loop_bounds import ErrorGrowth
+from iceform.computer.ranges import ProgramDomain, Ranges
+from iceform.computer.rounding import argument_rounding, instruction_rounding
+from iceform.computer.virtual import Read, Register, VirtualCode, VirtualInstruction, VirtualLoop
+from iceform.computer.virtual import StepCurve as Comparison
+from iceform.expressions.formulas.polynomials import polynomial
+from iceform.tables import RoundingModel
 from iceform.validation import unit_roundoff
 
 _ROOM = 1 + 2.0**-10  # errors by so much larger are tried as those after any number of turns
@@ -55,7 +56,6 @@ _SURE = 1 - FLAG_GAP  # a branch whose FLAG is off by less is decided as it shou
 _HULL = 1 + 2.0**-10  # rounding of an average of a table's values, in any dtype
 _LOGITS = 2.0**-20  # relative: what logits, and exp of them, round by in float32 at most
 _HELD = 2.0**20  # sizes in memory that kinks' rounding is stated for
-_OUTWARD = 1 + 2.0**-40  # rounding of these bounds themselves
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Budget:
     @property
     def total(self) -> float:
         """All of it."""
-        return (self.table + self.rounding + self.folded) * _OUTWARD
+        return (self.table + self.rounding + self.folded) * OUTWARD
 
 
 def budget(
@@ -177,16 +177,16 @@ class _Errors:
     own: Mapping[VirtualInstruction, Budget]
     width: int
     turns: Mapping[VirtualLoop, tuple[int, int]]
-    growths: Mapping[VirtualLoop, tuple[Growth, ...]]
+    growths: Mapping[VirtualLoop, tuple[ErrorGrowth, ...]]
     flag: Register
     held: float  # the largest value that masks cover
     off: dict[Register, float] = field(default_factory=dict)
     before: Register | None = None
-    used: dict[VirtualLoop, dict[tuple[int, ...], Growth]] = field(default_factory=dict)
+    used: dict[VirtualLoop, dict[tuple[int, ...], ErrorGrowth]] = field(default_factory=dict)
     sure: dict[Register, float] = field(default_factory=dict)  # sizes that comparisons have
     undecided: dict[str, str] = field(default_factory=dict)  # what may go another way, and how
 
-    def code(self, code: Code) -> None:
+    def code(self, code: VirtualCode) -> None:
         """In order."""
         for item in code.items:
             if isinstance(item, VirtualLoop):
@@ -232,7 +232,7 @@ class _Errors:
             if self._settles(loop):
                 if loop.counter is not None:  # it is off by as much more in every turn
                     more = (self.off[loop.counter] - counted) * (most - turn)
-                    self.off[loop.counter] += more * (1 + most * (_OUTWARD - 1))
+                    self.off[loop.counter] += more * (1 + most * (OUTWARD - 1))
                     self._turn(loop, dict(self.off))
                 return
         if loop not in self.turns:
@@ -261,7 +261,7 @@ class _Errors:
     def _grown(
         self,
         loop: VirtualLoop,
-        growth: Growth,
+        growth: ErrorGrowth,
         states: list[Register],
         begin: Mapping[Register, float],
         least: Mapping[Register, float],
@@ -293,7 +293,7 @@ class _Errors:
             bend = _bend(i) if a and b else 0.0
             gains = math.fsum(g * e for g, e in zip(i.gains, (a, b), strict=True) if g and e)
             error = gains + (bend * a * b if bend else 0.0) if a + b <= own.room else math.inf
-        off = self.off[i.dst] = min((error + own.total) * _OUTWARD, own.most)
+        off = self.off[i.dst] = min((error + own.total) * OUTWARD, own.most)
         self.before = i.dst
         line = f"line {i.place.line}" if i.place is not None else "a line of the compiler's"
         if i.dst is self.flag and not off < _SURE:
@@ -343,11 +343,11 @@ def _bend(i: VirtualInstruction) -> float:
 
 
 def certify(
-    fused: Fused,
+    fused: SelectedCode,
     assembled: Assembled,
     ranges: Ranges,
     turns: Mapping[VirtualLoop, tuple[int, int]],
-    growths: Mapping[VirtualLoop, tuple[Growth, ...]],
+    growths: Mapping[VirtualLoop, tuple[ErrorGrowth, ...]],
     dtype: torch.dtype = torch.float64,
     backend: str = "literal",
 ) -> tuple[Certificate, dict[VirtualInstruction, Budget]]:
@@ -370,7 +370,7 @@ def certify(
         dtype=dtype,
         backend=backend,
         derivation=tuple(
-            Step(name, "errors through the program", e, "derivatives over the ranges")
+            DerivationStep(name, "errors through the program", e, "derivatives over the ranges")
             for name, e in terms.items()
         ),
         assumptions=tuple(assumptions),
@@ -380,7 +380,9 @@ def certify(
     return certificate, own
 
 
-def _written(assembled: Assembled, domain: Domain, dtype: torch.dtype) -> dict[Register, float]:
+def _written(
+    assembled: Assembled, domain: ProgramDomain, dtype: torch.dtype
+) -> dict[Register, float]:
     """What registers are off by before the first cycle: the rounding of sums of writes."""
     sizes = {name: r.size for name, r in domain.parameters.items()}
     sizes |= {"x": domain.x.size, "y": domain.y.size, "one": 1.0, "samples": float(domain.samples)}
@@ -391,7 +393,7 @@ def _written(assembled: Assembled, domain: Domain, dtype: torch.dtype) -> dict[R
         scaled = any(abs(math.frexp(w.scale)[0]) != 0.5 for w in writes if w.scale)
         terms = max(0, len(writes) - 1) + scaled + cast
         size = math.fsum(abs(w.scale) * sizes[w.source] for w in writes)
-        found[register] = gamma(terms, unit) * size * _OUTWARD
+        found[register] = gamma(terms, unit) * size * OUTWARD
     return {register: off for register, off in found.items() if off}
 
 
@@ -404,7 +406,7 @@ def _domain(
         domain[assumed.name] = f"{assumed.range}, checked in every run"
     if turns:
         domain["turns"] = ", ".join(str(most) for _, most in turns.values())
-    grown = [growth.told for each in errors.used.values() for growth in each.values()]
+    grown = [growth.description for each in errors.used.values() for growth in each.values()]
     if grown:
         domain["parameters"] = f"those given; {'; '.join(dict.fromkeys(grown))}"
     return {**domain, **errors.undecided}

@@ -17,32 +17,30 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from iceform import extensions, tuning
 from iceform.arithmetic import at_most
-from iceform.certificates import Certificate
+from iceform.certificates import Certificate, in_form
 from iceform.computer.assemble import Assembled, assemble
 from iceform.computer.budget import Budget, certify
 from iceform.computer.exact import run_exactly, whole
 from iceform.computer.explain import explain
-from iceform.computer.fuse import Fused, fuse
-from iceform.computer.graph import Graph, Parameter, Place
-from iceform.computer.growth import growths
+from iceform.computer.fuse import SelectedCode, fuse
+from iceform.computer.graph import Graph, Parameter, SourceLine
 from iceform.computer.instructions import Assembly
 from iceform.computer.interpret import Interpreted, interpret
 from iceform.computer.language import Algorithm
+from iceform.computer.loop_bounds import growths
+from iceform.computer.loop_slices import RangesAtParameters
 from iceform.computer.proofs import ExactDistance, enclose
-from iceform.computer.ranges import SAMPLED, Domain, Range, Ranges, find_ranges
-from iceform.computer.scalars import Values
-from iceform.computer.tables import Tables, narrower
+from iceform.computer.ranges import SAMPLED, ProgramDomain, Range, Ranges, find_ranges
+from iceform.computer.tables import ProgramTables, narrower
 from iceform.computer.values import is_number
-from iceform.computer.virtual import Code, VirtualInstruction, VirtualLoop
+from iceform.computer.virtual import VirtualCode, VirtualInstruction, VirtualLoop
 from iceform.errors import BoundError, PrecisionError, PrecisionWarning, ProgramError
 from iceform.validation import check_capacity, check_positive, check_size, full_precision
 
 _SHARE = 2.0**-6  # of eps that one look-up may be off by
-_MOST_STEPS = 1000.0  # turns of a counted loop for which a parameter without a range is meant
 _LEAST = torch.finfo(torch.float64).eps
-_HELD = 32  # bytes a datum that is drawn: itself and three values made of it
-_LOWER = 16.0  # a parameter without a range may be smaller by this factor than its default,
 
 
 class Checkpoint(Protocol):
@@ -62,11 +60,6 @@ class Checkpoint(Protocol):
         """Load it, attest it, run it, and enclose the distance from the exact program."""
 
 
-# Stock transformers are a level below: what writes programs as checkpoints makes itself known.
-WRITERS: list[Callable[..., Checkpoint]] = []
-TEXT_WRITERS: list[Callable[..., Any]] = []  # and what writes them as texts
-
-
 @dataclass(frozen=True, eq=False)
 class Program:
     """A compiled algorithm."""
@@ -75,7 +68,7 @@ class Program:
     graph: Graph
     ranges: Ranges
     assembled: Assembled
-    fused: Fused
+    fused: SelectedCode
     eps: float
 
     def __repr__(self) -> str:
@@ -101,7 +94,7 @@ class Program:
         return self.domain.samples
 
     @property
-    def domain(self) -> Domain:
+    def domain(self) -> ProgramDomain:
         """What data and parameters may be."""
         return self.ranges.domain
 
@@ -161,13 +154,20 @@ class Program:
         return enclose(self.graph, self.ranges, self.fused.gaps, given, columns)
 
     def certify(
-        self, dtype: torch.dtype = torch.float64, backend: str = "literal", **settings: Any
+        self, dtype: torch.dtype = torch.float64, backend: str = "auto", **settings: Any
     ) -> tuple[Certificate, dict[VirtualInstruction, Budget]]:
-        """What is known before the fact at given parameters, and what every instruction adds."""
+        """What is known before the fact at given parameters, and what every instruction adds.
+
+        ``backend`` is that of a run; "auto" is "fused", which is what frozen weights run by.
+        """
+        backend = "fused" if backend == "auto" else backend
         given = self.parameters(**settings)
         self.domain.check_parameters(given)
         scalars = {n: float(v[0]) for n, v in given.items() if not self.graph.parameters[n].vector}
-        values, loops = Values(self.ranges, scalars), list(_virtual_loops(self.fused.code))
+        values, loops = (
+            RangesAtParameters(self.ranges, scalars),
+            list(_virtual_loops(self.fused.code)),
+        )
         counts = {loop: values[n] for loop in loops if (n := loop.source.count) is not None}
         turns = {loop: (math.ceil(c.low), math.floor(c.high)) for loop, c in counts.items()}
         grown = {loop: tuple(growths(loop.source, values)) for loop in loops}
@@ -217,7 +217,9 @@ class Program:
             settings say, and data, parameters and tables are in the prompt. "descent": the program
             is recognised as gradient descent, and each of its steps is one layer of a "gpt2" or
             "llama" (least squares with penalty, momentum, any step sizes) or two of a "bert" (any
-            bounded f of the residual); step size, penalty and momentum are in the prompt. None:
+            bounded f of the residual); step size, penalty and momentum are in the prompt.
+            "full_batch": the same for any bounded f as a "gpt2" or "llama", 3 n + 1 layers a
+            step, n the samples that the program was compiled for. None:
             "descent" for "gpt2" and "llama", else "prompt".
         cycles
             Prompt mode: instructions that a run may take; None for what these settings take, and
@@ -238,9 +240,8 @@ class Program:
         TargetError
             If it cannot be done; the message says why.
         """
-        if not WRITERS:
-            raise ProgramError("nothing writes checkpoints yet; import iceform.targets")
-        return WRITERS[-1](
+        write: Callable[..., Checkpoint] = extensions.find("writers", "checkpoint")
+        return write(
             self, name, path, mode=mode, cycles=cycles, dtype=dtype, beside=beside, **settings
         )
 
@@ -250,9 +251,7 @@ class Program:
         ``settings`` are parameters of the algorithm, and ``sizes`` of the machine. Returns an
         :class:`iceform.targets.text.from_program.AlgorithmText`.
         """
-        if not TEXT_WRITERS:
-            raise ProgramError("nothing writes texts yet; import iceform.targets.text")
-        return TEXT_WRITERS[-1](self, X, y, **settings)
+        return extensions.find("writers", "text")(self, X, y, **settings)
 
     @property
     def plan(self) -> dict[str, int]:
@@ -269,9 +268,8 @@ class Program:
 
     def packed(self, outputs: Mapping[str, Tensor]) -> Any:
         """Answers in the way that the author returns them."""
-        if self.graph.packed == "dict":
-            return dict(outputs)
-        return tuple(outputs.values()) if self.graph.packed == "tuple" else outputs["value"]
+        form = self.graph.packed
+        return outputs["value"] if form == "one" else in_form(form, outputs)
 
 
 @full_precision
@@ -321,14 +319,16 @@ def compile(
             best=_LEAST,
         )
     check_capacity(
-        f"tracing {algorithm.name} on random data", _HELD * dim * min(samples, SAMPLED),
-        torch.device("cpu"), "compile it for fewer features",
-    )  # fmt: skip
+        f"tracing {algorithm.name} on random data",
+        tuning.COMPILE_HELD * dim * min(samples, SAMPLED),
+        torch.device("cpu"),
+        "compile it for fewer features",
+    )
     graph = algorithm.graph(dim)
     space = _domain(graph, domain, samples, parameter_ranges)
     ranges = find_ranges(graph, space, {n: _range(n, b) for n, b in (bounds or {}).items()})
     fused = fuse(graph, ranges, eps * _SHARE)
-    assembled = assemble(graph, fused, Tables(eps * _SHARE))
+    assembled = assemble(graph, fused, ProgramTables(eps * _SHARE))
     _warn_of_tables(assembled, eps)
     return Program(algorithm, graph, ranges, assembled, fused, eps)
 
@@ -338,7 +338,7 @@ def _warn_of_tables(assembled: Assembled, eps: float) -> None:
 
     Errors count in the units of the program: a register holds its value divided by a power of two.
     """
-    told: set[tuple[str, Place | None]] = set()
+    told: set[tuple[str, SourceLine | None]] = set()
     for i, virtual in zip(assembled.assembly.instructions, assembled.virtual, strict=True):
         table = assembled.assembly.table(i.table)
         if virtual is None or table.jump is not None or (i.table, virtual.place) in told:
@@ -358,24 +358,24 @@ def _warn_of_tables(assembled: Assembled, eps: float) -> None:
             else f"its argument is in {found[0]}, and if it stays in {found[1]}, say so: "
             "ice.bounded(value, low, high), or bounds= of a name"
         )
+        what = f"which computes {virtual.dst.name}, " if virtual.dst.name else ""
         warnings.warn(
-            f"a look-up in line {place.line if place else '?'}, {source!r}, which computes "
-            f"{virtual.dst.name}, is off by {off:.2g} where values reach {size:.2g}, and eps = "
-            f"{eps:.2g} allows {allowed:.2g}; {mend}, or "
-            f"compile with eps={off / max(1.0, size):.2g}",
+            f"a look-up in line {place.line if place else '?'}, {source!r}, {what}is off by "
+            f"{off:.2g} where values reach {size:.2g}, and eps = {eps:.2g} allows "
+            f"{allowed:.2g}; {mend}, or compile with eps={off / max(1.0, size):.2g}",
             PrecisionWarning,
             stacklevel=4,
         )
 
 
-def _virtual_loops(code: Code) -> Iterator[VirtualLoop]:
+def _virtual_loops(code: VirtualCode) -> Iterator[VirtualLoop]:
     for item in code.items:
         if isinstance(item, VirtualLoop):
             yield item
             yield from _virtual_loops(item.body)
 
 
-def _domain(graph: Graph, domain: Any, samples: int, ranges: Mapping[str, Any]) -> Domain:
+def _domain(graph: Graph, domain: Any, samples: int, ranges: Mapping[str, Any]) -> ProgramDomain:
     unknown = set(ranges) - set(graph.parameters)
     if unknown:
         raise ProgramError(
@@ -387,11 +387,14 @@ def _domain(graph: Graph, domain: Any, samples: int, ranges: Mapping[str, Any]) 
         raise ProgramError(f"domain has the ranges of x and y, got one of {name!r}")
     x, y = (_range(n, 1.0 if given.get(n) is None else given[n]) for n in ("x", "y"))
     counts = _counts(graph)
+    computed = {a.attr for node in graph.block.walk() for a in node.args if a.op == "parameter"}
     parameters = {
-        name: _range(name, ranges[name]) if name in ranges else _usual(p, name in counts)
+        name: _range(name, ranges[name])
+        if name in ranges
+        else _usual(p, name in counts, name in computed)
         for name, p in graph.parameters.items()
     }
-    return Domain(x, y, parameters, samples)
+    return ProgramDomain(x, y, parameters, samples)
 
 
 def _counts(graph: Graph) -> set[str]:
@@ -417,14 +420,16 @@ def _range(name: str, given: Any) -> Range:
     return Range(low, high)
 
 
-def _usual(parameter: Parameter, counts: bool) -> Range:
+def _usual(parameter: Parameter, counts: bool, computed: bool) -> Range:
     """The range of a parameter that was given none."""
     if parameter.vector:
-        return Range(-1.0, 1.0)
+        default = float(parameter.default)  # type: ignore[arg-type]
+        return Range(min(-1.0, default), max(1.0, default))
     default = float(parameter.default)  # type: ignore[arg-type]
-    if counts:
-        return Range(0.0, max(_MOST_STEPS, 2 * default))
+    if counts:  # computed with as well: 0 turns must be asked for, since it may be divided by
+        least = 1.0 if computed and default >= 1 else 0.0
+        return Range(least, max(tuning.COMPILE_MOST_STEPS, 2 * default))
     if default == 0:
         return Range(-1.0, 1.0)
-    ends = sorted((default / _LOWER, 2 * default))
+    ends = sorted((default / tuning.COMPILE_LOWER, 2 * default))
     return Range(*ends)

@@ -12,16 +12,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.attention import FrozenNetwork, is_checked
+from iceform import tuning
 from iceform.certificates import Attestation, Ledger, Result
 from iceform.computer.attest import Reservoir, replay
-from iceform.computer.block import Block
+from iceform.computer.block import TransformerBlock
 from iceform.computer.compile import Program
 from iceform.computer.costs import Cost, cost
-from iceform.computer.fused import Fused, State
+from iceform.computer.cuda_graphs import CapturedSegments
+from iceform.computer.decode import DecodedBlock, DecodedProgram, recognise
+from iceform.computer.fused import FastExecutor, State
 from iceform.computer.instructions import Assembly
 from iceform.computer.interpret import own_cycles
-from iceform.computer.layout import LEAST_VALUES, Layout, Sizes
+from iceform.computer.layout import LEAST_VALUES, ComputerLayout, ComputerSizes
 from iceform.computer.literal import (
     BranchWatch,
     ComputerTrace,
@@ -33,16 +35,15 @@ from iceform.computer.literal import (
     watch,
 )
 from iceform.computer.prompt import (
-    Prompt,
+    ProgramPrompt,
     check_values,
     initial_memory,
     variable_numbers,
     write_prompt,
 )
-from iceform.computer.recognise import Image, Operation, recognise
 from iceform.computer.running import run
-from iceform.computer.stretches import Stretches
 from iceform.errors import CapacityError, IntegrityError, ProgramError, ShapeError
+from iceform.heads import FrozenNetwork, is_checked
 from iceform.validation import (
     check_capacity,
     check_choice,
@@ -51,12 +52,7 @@ from iceform.validation import (
     full_precision,
 )
 
-_LOOK = 64  # cycles between two looks at whether a literal run has come to a halt
 _PATIENCE = 2  # times the cycles that a program takes without attention; rounding may add turns
-_LIMIT = 1 << 20  # cycles after which a program that should halt is taken not to
-_FEW = 2  # lanes whose tokens tell the program
-_REPLAYED = 1 << 23  # attention entries at most of a cycle that is run again with all lanes
-_FEW_REPLAYED = 1 << 18  # and of one that is run again with few
 
 # Memory, how to get tokens, cycles, what was checked.
 _Ran = tuple[Mapping[str, Tensor], Callable[[], Tensor], int, dict[str, Any]]
@@ -82,7 +78,7 @@ class Execution:
         What was computed where.
     """
 
-    prompt: Prompt
+    prompt: ProgramPrompt
     memory: Mapping[str, Tensor]
     cycles: int
     backend: str
@@ -133,12 +129,12 @@ class Computer:
         values: int = LEAST_VALUES,
         dtype: torch.dtype = torch.float64,
     ) -> None:
-        self.sizes = Sizes(
+        self.sizes = ComputerSizes(
             width, lanes, variables, tables, instructions, table_tokens, logits, values
         )
         self.dtype = check_dtype(dtype)
-        self.layout = Layout.of(self.sizes)
-        self.block = Block(self.layout, self.sizes.margins(self.dtype))
+        self.layout = ComputerLayout.of(self.sizes)
+        self.block = TransformerBlock(self.layout, self.sizes.margins(self.dtype))
 
     @classmethod
     @full_precision
@@ -157,7 +153,7 @@ class Computer:
         most = max([lanes or 0, *(getattr(p, "samples", None) or 0 for p in programs)])
         if most < 1:
             raise ShapeError("these programs do not say for how many samples; give lanes=")
-        sizes = Sizes.for_programs(assemblies, most)
+        sizes = ComputerSizes.for_programs(assemblies, most)
         return cls(**vars(sizes), dtype=dtype)
 
     def __repr__(self) -> str:
@@ -212,7 +208,9 @@ class Computer:
     # ------------------------------------------------------------------ running
 
     @full_precision
-    def prompt(self, program: Any, x: Tensor, y: Tensor | None = None, **parameters: Any) -> Prompt:
+    def prompt(
+        self, program: Any, x: Tensor, y: Tensor | None = None, **parameters: Any
+    ) -> ProgramPrompt:
         """A program and its data as tokens.
 
         Parameters
@@ -245,7 +243,7 @@ class Computer:
 
     @full_precision
     def run(
-        self, program: Program, x: Tensor, y: Tensor | None = None, *, backend: str = "literal",
+        self, program: Program, x: Tensor, y: Tensor | None = None, *, backend: str = "auto",
         **settings: Any,
     ) -> Result:  # fmt: skip
         """Run a compiled program to its halt: the answer, its proof, attestation and ledger.
@@ -257,7 +255,7 @@ class Computer:
         x, y
             Samples (n, d) and targets (n,) within the program's domain.
         backend
-            "literal" or "fused".
+            "auto", "literal" or "fused": see :meth:`execute`.
         settings
             Parameters of the algorithm, by name; others than at compile time are another prompt.
 
@@ -273,10 +271,10 @@ class Computer:
     @full_precision
     def execute(
         self,
-        prompt: Prompt,
+        prompt: ProgramPrompt,
         cycles: int | None = None,
         *,
-        backend: str = "literal",
+        backend: str = "auto",
         every: bool = False,
         residual: bool = False,
     ) -> Execution:
@@ -289,16 +287,20 @@ class Computer:
         cycles
             How often; None runs until the program comes to an instruction that names itself.
         backend
-            "literal" multiplies the matrices; "fused" computes what they and the tokens say.
+            "literal" multiplies the matrices; "fused" computes what they and the tokens say. "auto"
+            is "fused" where the weights are those that the sizes imply, and "literal" where they
+            are others, or where ``every`` or ``residual`` asks for the matrices.
         every
             Compute every attention entry, not only those that can differ from 0.
         residual
             Run the block that works on a residual stream.
         """
-        check_choice("backend", backend, ("literal", "fused"))
+        check_choice("backend", backend, ("auto", "literal", "fused"))
         device = next(iter(prompt.memory.values())).device
         network = (self.residual_network if residual else self.network).to(device)
         found, expected = network.check(), network.expected or ""
+        if backend == "auto":
+            backend = "literal" if every or residual or found != expected else "fused"
         ran = self._fused if backend == "fused" else self._literal
         memory, tokens, done, checked = ran(
             network, found, every or found != expected, prompt, cycles
@@ -308,22 +310,31 @@ class Computer:
         ledger = accounted(prompt, done, stops=cycles is None)
         return Execution(prompt, memory, done, backend, attestation, ledger, tokens)
 
-    def _cycle(self, network: FrozenNetwork, prompt: Prompt, *, every: bool) -> Cycle:
+    def _cycle(self, network: FrozenNetwork, prompt: ProgramPrompt, *, every: bool) -> Cycle:
         return every_entry(network) if every else needed_entries(network, prompt.kinds)
 
     def _literal(
-        self, network: FrozenNetwork, found: str, every: bool, prompt: Prompt, cycles: int | None
+        self,
+        network: FrozenNetwork,
+        found: str,
+        every: bool,
+        prompt: ProgramPrompt,
+        cycles: int | None,
     ) -> _Ran:
         self._check_memory(prompt)
         cycle = self._cycle(network, prompt, every=every)
         sealed = found == network.expected and prompt.changed is None
         watch = BranchWatch(cycle, prompt) if sealed else None
-        own = own_cycles(prompt, _LIMIT) if sealed and cycles is None else None
+        own = own_cycles(prompt, tuning.COMPUTER_LIMIT) if sealed and cycles is None else None
         _check_limit(0, cycles, own)
         tokens, done = _flat(prompt.tokens).clone(), 0
         with torch.no_grad():
             while cycles is None or done < cycles:
-                turns = _LOOK if cycles is None else min(_LOOK, cycles - done)
+                turns = (
+                    tuning.COMPUTER_LOOK
+                    if cycles is None
+                    else min(tuning.COMPUTER_LOOK, cycles - done)
+                )
                 tokens, done = loop(watch or cycle, tokens, turns), done + turns
                 if watch is not None:
                     watch.check()
@@ -335,21 +346,26 @@ class Computer:
         check_values(self.sizes, memory, "ends")
         return memory, lambda: tokens, done, {}
 
-    def _recognised(self, network: FrozenNetwork, found: str) -> Operation:
+    def _recognised(self, network: FrozenNetwork, found: str) -> DecodedBlock:
         """The operation of weights with these bytes, where they are."""
         key = found, next(network.buffers()).device
         return self._operations.get(key, lambda: recognise(network, self.block))
 
     @cached_property
-    def _operations(self) -> Kept[Operation]:
-        return Kept()
+    def _operations(self) -> SmallCache[DecodedBlock]:
+        return SmallCache()
 
     @cached_property
-    def _images(self) -> Kept[Fused]:
-        return Kept()
+    def _images(self) -> SmallCache[FastExecutor]:
+        return SmallCache()
 
     def _fused(
-        self, network: FrozenNetwork, found: str, every: bool, prompt: Prompt, cycles: int | None
+        self,
+        network: FrozenNetwork,
+        found: str,
+        every: bool,
+        prompt: ProgramPrompt,
+        cycles: int | None,
     ) -> _Ran:
         operation, numbers = self._recognised(network, found), variable_numbers(prompt.assembly)
         fused, state, reservoir, spent = self._looped(operation, prompt, cycles, closed=True)
@@ -357,19 +373,19 @@ class Computer:
             fused, state, reservoir, spent = self._looped(operation, prompt, cycles, closed=False)
         with torch.no_grad():
             checked = self._replayed(network, every, operation, prompt, reservoir, spent)
-        memory = _Memory(
+        memory = _LazyMemory(
             {name: partial(fused.held, state, number) for name, number in numbers.items()},
             prompt.batch,
         )
         return memory, lambda: self._dense(operation, prompt, state), reservoir.seen, checked
 
     def _looped(
-        self, operation: Operation, prompt: Prompt, cycles: int | None, *, closed: bool
-    ) -> tuple[Fused, State, Reservoir, float]:
+        self, operation: DecodedBlock, prompt: ProgramPrompt, cycles: int | None, *, closed: bool
+    ) -> tuple[FastExecutor, State, Reservoir, float]:
         """Cycle after cycle, some of them kept, and how long that took."""
         fused, state = self._decoded(operation, prompt, closed=closed)
         reservoir, started = Reservoir(), time.perf_counter()
-        stretches = Stretches.of(fused, state)
+        stretches = CapturedSegments.of(fused, state)
         with torch.no_grad():
             while cycles is None or reservoir.seen < cycles:
                 if cycles is None and fused.halted(state):
@@ -387,36 +403,38 @@ class Computer:
         return fused, state, reservoir, time.perf_counter() - started
 
     def _decoded(
-        self, operation: Operation, prompt: Prompt, *, closed: bool
-    ) -> tuple[Fused, State]:
+        self, operation: DecodedBlock, prompt: ProgramPrompt, *, closed: bool
+    ) -> tuple[FastExecutor, State]:
         """The program and its first state: from tokens, or of unchanged prompts from a short one.
 
         Lanes differ in their codes and values alone, so the tokens of two tell the program.
         """
         if prompt.changed is not None:
-            fused = Fused(operation, Image.of(self.layout, _flat(prompt.tokens)), closed)
+            fused = FastExecutor(
+                operation, DecodedProgram.of(self.layout, _flat(prompt.tokens)), closed
+            )
             return fused, fused.start(_flat(prompt.tokens))
-        short = prompt.with_lanes(min(prompt.samples, _FEW))
+        short = prompt.with_lanes(min(prompt.samples, tuning.COMPUTER_FEW))
         fused = self._imaged(operation, _flat(short.tokens)[:1], prompt.samples, closed)
         flat = {name: _flat(v.expand(*prompt.batch, -1, -1)) for name, v in prompt.memory.items()}
         numbers = variable_numbers(prompt.assembly)
         return fused, fused.begin({numbers[name]: value for name, value in flat.items()})
 
     def _imaged(
-        self, operation: Operation, tokens: Tensor, samples: int | None, closed: bool = True
-    ) -> Fused:
+        self, operation: DecodedBlock, tokens: Tensor, samples: int | None, closed: bool = True
+    ) -> FastExecutor:
         """The program that few tokens hold, on more samples; decoded once for the same tokens."""
 
-        def decode() -> Fused:
-            image = Image.of(self.layout, tokens)
+        def decode() -> FastExecutor:
+            image = DecodedProgram.of(self.layout, tokens)
             image = image if samples is None else image.with_lanes(samples)
-            return Fused(operation, image, closed)
+            return FastExecutor(operation, image, closed)
 
         key = id(operation), tokens.device, samples, closed
         return self._images.get(key, decode, tokens).again()
 
     def _replayed(
-        self, network: FrozenNetwork, every: bool, operation: Operation, prompt: Prompt,
+        self, network: FrozenNetwork, every: bool, operation: DecodedBlock, prompt: ProgramPrompt,
         reservoir: Reservoir, spent: float,
     ) -> dict[str, Any]:  # fmt: skip
         """Random cycles run again: with all lanes, or, where tokens would be too many, with few.
@@ -435,23 +453,23 @@ class Computer:
             note += f", on {lanes} of {prompt.samples} lanes, and none that attends to lanes"
         return {**found, "note": note}
 
-    def _replayable(self, prompt: Prompt) -> int:
+    def _replayable(self, prompt: ProgramPrompt) -> int:
         """All lanes, or as many as a literal cycle can be run on in a moment."""
-        lanes, limit = prompt.samples, _REPLAYED
+        lanes, limit = prompt.samples, tuning.COMPUTER_REPLAYED
         while lanes > 1 and (entries := self._entries(prompt.assembly, lanes)) > limit:
-            limit = _FEW_REPLAYED
+            limit = tuning.COMPUTER_FEW_REPLAYED
             lanes = max(1, min(lanes - 1, int(lanes * (limit / entries) ** 0.5)))
         return lanes
 
     def _entries(self, assembly: Assembly, lanes: int) -> int:
         return cost(self.sizes, assembly, lanes, self.dtype).entries
 
-    def _dense(self, operation: Operation, prompt: Prompt, state: State) -> Tensor:
+    def _dense(self, operation: DecodedBlock, prompt: ProgramPrompt, state: State) -> Tensor:
         """The tokens that a state stands for."""
         tokens = _flat(prompt.tokens)
-        return Fused(operation, Image.of(self.layout, tokens)).write(tokens, state)
+        return FastExecutor(operation, DecodedProgram.of(self.layout, tokens)).write(tokens, state)
 
-    def _check_memory(self, prompt: Prompt) -> None:
+    def _check_memory(self, prompt: ProgramPrompt) -> None:
         """Refuse tokens that would not fit, before they are written."""
         batch = prompt.batch.numel()
         needed = self.plan(prompt.assembly, prompt.samples, batch=batch)
@@ -483,7 +501,7 @@ class Computer:
         return watch(network, cycle, prompt, cycles, seen)
 
     @full_precision
-    def graphed(self, prompt: Prompt, turns: int = 1) -> Graphed:
+    def graphed(self, prompt: ProgramPrompt, turns: int = 1) -> Graphed:
         """The literal cycle as one CUDA graph on a copy of the prompt's tokens."""
         network = self.network.to(prompt.tokens.device)
         network.check()
@@ -491,7 +509,7 @@ class Computer:
         return Graphed(needed_entries(network, prompt.kinds), tokens, turns)
 
 
-class _Memory(Mapping[str, Tensor]):
+class _LazyMemory(Mapping[str, Tensor]):
     """What variables hold, multiplied out where somebody asks."""
 
     def __init__(self, ask: Mapping[str, Callable[[], Tensor]], batch: torch.Size) -> None:
@@ -508,17 +526,19 @@ class _Memory(Mapping[str, Tensor]):
         return len(self.ask)
 
 
-_Held = TypeVar("_Held")
+_Cached = TypeVar("_Cached")
 
 
-class Kept(Generic[_Held]):
+class SmallCache(Generic[_Cached]):
     """What a few keys, and tokens compared number by number, were found to mean."""
 
     def __init__(self, most: int = 8) -> None:
-        self.held: dict[Hashable, tuple[Tensor | None, _Held]] = {}
+        self.held: dict[Hashable, tuple[Tensor | None, _Cached]] = {}
         self.most = most
 
-    def get(self, key: Hashable, make: Callable[[], _Held], tokens: Tensor | None = None) -> _Held:
+    def get(
+        self, key: Hashable, make: Callable[[], _Cached], tokens: Tensor | None = None
+    ) -> _Cached:
         """What is kept for a key and tokens, or made for them now."""
         kept = self.held.get(key)
         if kept is not None and (tokens is None or _same(kept[0], tokens)):
@@ -566,7 +586,7 @@ def _settings(assembly: Assembly, given: Mapping[str, Any], like: Tensor) -> dic
     return found
 
 
-def _all_halt(prompt: Prompt, tokens: Tensor) -> bool:
+def _all_halt(prompt: ProgramPrompt, tokens: Tensor) -> bool:
     halts = {i.address for i in prompt.assembly.instructions if i.halts}
     return set(prompt.counter(tokens).flatten().tolist()) <= halts
 
@@ -579,7 +599,7 @@ def _check_attested(attestation: Attestation) -> None:
         )
 
 
-def accounted(prompt: Prompt, cycles: int, *, stops: bool) -> Ledger:
+def accounted(prompt: ProgramPrompt, cycles: int, *, stops: bool) -> Ledger:
     """What was computed where: between cycles there is nothing but the loop."""
     ledger = Ledger()
     ledger.note("prompt", "program tokens, the same for all data; memory affine in the data")
@@ -591,17 +611,17 @@ def accounted(prompt: Prompt, cycles: int, *, stops: bool) -> Ledger:
 
 
 def _check_limit(done: int, cycles: int | None, own: int | None = None) -> None:
-    if own == _LIMIT:
+    if own == tuning.COMPUTER_LIMIT:
         raise CapacityError(
             f"the program does not come to a halt within {own} cycles; give cycles= to run so many"
         )
-    if own is not None and done >= _PATIENCE * own + _LOOK:
+    if own is not None and done >= _PATIENCE * own + tuning.COMPUTER_LOOK:
         raise CapacityError(
             f"the program has not come to a halt after {done} cycles; its instructions, run in "
             f"float64 without attention, take {own}: a comparison is lost in the rounding of this "
             "dtype; scale the data, use dtype=torch.float64, or give cycles= to run so many"
         )
-    if cycles is None and done >= _LIMIT:
+    if cycles is None and done >= tuning.COMPUTER_LIMIT:
         raise CapacityError(
             f"the program has not come to a halt after {done} cycles; give cycles= to run so many"
         )

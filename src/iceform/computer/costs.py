@@ -9,7 +9,7 @@ import torch
 
 from iceform.computer.block import LAYERS
 from iceform.computer.instructions import Assembly
-from iceform.computer.layout import KINDS, READ_FIELDS, Layout, Sizes
+from iceform.computer.layout import KINDS, READ_FIELDS, ComputerLayout, ComputerSizes
 from iceform.validation import human_bytes
 
 _LOGIT_ROWS = 3  # gates of a head: kind of key, kind of query, null token
@@ -90,12 +90,12 @@ def prompt_tokens(assembly: Assembly, samples: int) -> dict[str, int]:
 
 
 def cost(
-    sizes: Sizes, assembly: Assembly, samples: int, dtype: torch.dtype, *,
+    sizes: ComputerSizes, assembly: Assembly, samples: int, dtype: torch.dtype, *,
     cycles: int | None = None, batch: int = 1,
 ) -> Cost:  # fmt: skip
     """The cost of running a program on so many samples, ``batch`` problems at once."""
     counts = prompt_tokens(assembly, samples)
-    tokens, features = sum(counts.values()), Layout.of(sizes).features.total
+    tokens, features = sum(counts.values()), ComputerLayout.of(sizes).features.total
     groups, item = list(_groups(sizes, counts)), torch.finfo(dtype).bits // 8
     copies = [_Group(1, 2 * sizes.bits["id"], features, tokens, 1) for _ in LAYERS]
     needed = [g.heads * g.asking * g.answering for g in groups]
@@ -116,7 +116,7 @@ def cost(
     )
 
 
-def _groups(sizes: Sizes, counts: dict[str, int]) -> Iterator[_Group]:
+def _groups(sizes: ComputerSizes, counts: dict[str, int]) -> Iterator[_Group]:
     """The heads that are not copies, as the block has them."""
     bits, width, units = sizes.bits, sizes.width, counts["unit"]
     fields = (len(READ_FIELDS) + 1) * bits["variable"] + bits["table"] + bits["address"]

@@ -8,20 +8,20 @@ from fractions import Fraction
 import torch
 
 from iceform.arithmetic.intervals import above
-from iceform.computer.bends import Bent, bent
-from iceform.computer.graph import Block, Graph, Loop, Node, Place, refuse
+from iceform.computer.graph import Block, Graph, Loop, Node, SourceLine, refuse
 from iceform.computer.instructions import Write
+from iceform.computer.piecewise_linear import PiecewiseLinear, piecewise_linear
 from iceform.computer.ranges import Range, Ranges
 from iceform.computer.virtual import (
-    Code,
     Curve,
-    Form,
-    Pair,
+    FunctionPair,
+    LinearForm,
     Pending,
     Read,
     Register,
     Slots,
-    Step,
+    StepCurve,
+    VirtualCode,
     VirtualInstruction,
     affine,
     at_zero,
@@ -34,12 +34,12 @@ from iceform.computer.virtual import (
     steepest,
     times,
 )
-from iceform.functions.formulas.functions import evaluate
+from iceform.expressions.formulas.functions import evaluate
 
-Late = Form | Pending | Pair
+Late = LinearForm | Pending | FunctionPair
 
 # A comparison that is a value is looked up twice: tanh(0.3) > 0.29 is made 1 by 64 times the slope.
-AGAIN = Step(0.0, 64.0, 0.29, 0.0, 1.0)
+AGAIN = StepCurve(0.0, 64.0, 0.29, 0.0, 1.0)
 
 
 class Emitter:
@@ -53,12 +53,12 @@ class Emitter:
         self.graph, self.ranges, self.eps = graph, ranges, eps
         self.width = graph.dim
         self.top = graph.block
-        self.late: dict[Node, Late] = {}
-        self.held: dict[Node, Register] = {}
-        self.home = _homes(graph.block)
+        self.pending: dict[Node, Late] = {}
+        self.register_of_node: dict[Node, Register] = {}
+        self.block_of = _homes(graph.block)
         self.depth = _depths(graph.block)
-        self.code: dict[Block, Code] = {}
-        self.now = graph.block
+        self.code: dict[Block, VirtualCode] = {}
+        self.current_block = graph.block
         self.written: dict[tuple[tuple[Write, ...], float, bool], Register] = {}
         self.clean = clean_states(graph.block)
         self.gaps: dict[Node, float] = {}
@@ -66,17 +66,19 @@ class Emitter:
 
     def register(self, node: Node, name: str = "") -> Register:
         """The register that holds a node's value; computed now if it is not yet."""
-        if node not in self.held:
+        if node not in self.register_of_node:
             late = self.value(node)
             held = _as_register(late)
             writes = None if held is not None else self.as_writes(late, node.width)
             if held is not None and held.samples == node.samples:
-                self.held[node] = held
+                self.register_of_node[node] = held
             elif writes is not None and not node.samples:
-                self.held[node] = self.preload(writes, node.samples, node.width, self.ranges[node])
+                self.register_of_node[node] = self.preload(
+                    writes, node.samples, node.width, self.ranges[node]
+                )
             else:
-                self.held[node] = self.register_of(late, node, name)
-        return self.held[node]
+                self.register_of_node[node] = self.register_of(late, node, name)
+        return self.register_of_node[node]
 
     def register_of(self, late: Late, node: Node, name: str = "") -> Register:
         """A new register with a value of a node."""
@@ -129,7 +131,7 @@ class Emitter:
 
     def as_writes(self, late: Late, width: int | None) -> tuple[Write, ...] | None:
         """What the prompt would have to write; None where it is more than data."""
-        if not isinstance(late, Form):
+        if not isinstance(late, LinearForm):
             return None
         writes = []
         for read, coefficient in late.terms:
@@ -147,28 +149,30 @@ class Emitter:
         return tuple(writes)
 
     def is_state(self, register: Register) -> bool:
-        return any(r is register for n, r in self.held.items() if n.op in ("state", "result"))
+        return any(
+            r is register for n, r in self.register_of_node.items() if n.op in ("state", "result")
+        )
 
     def together(self, parts: tuple[Node, ...], like: Node) -> Node:
         """A node in the lanes of ``like`` that belongs to the innermost block of its parts."""
-        homes = [self.home.get(p, self.now) for p in parts]
+        homes = [self.block_of.get(p, self.current_block) for p in parts]
         depths = [self.depth.get(h, 0) for h in homes]
         node = Node("concat", parts, like.samples, None, None, like.place)
-        self.home[node] = homes[depths.index(max(depths))]
+        self.block_of[node] = homes[depths.index(max(depths))]
         return node
 
     def value(self, node: Node) -> Late:
         """What is known of a node."""
-        return self.late[node]
+        return self.pending[node]
 
-    def form(self, node: Node) -> Form:
+    def form(self, node: Node) -> LinearForm:
         """A node as a form; curves are looked up."""
         late = self.value(node)
-        return late if isinstance(late, Form) else of_register(self.register(node))
+        return late if isinstance(late, LinearForm) else of_register(self.register(node))
 
     def compute(self, late: Late, dst: Register, node: Node) -> None:
         """Write a late value into a register."""
-        if isinstance(late, Form):
+        if isinstance(late, LinearForm):
             self.emit_line(dst, late, node.name or short_name(node), node.place, node=node)
         elif isinstance(late, Pending):
             self.look_up(dst, late, short_name(node), node.place, node)
@@ -186,16 +190,21 @@ class Emitter:
                 node,
             )
 
-    def _pair_gains(self, pair: Pair) -> tuple[float, float]:
+    def _pair_gains(self, pair: FunctionPair) -> tuple[float, float]:
         probe = VirtualInstruction(self.flag, pair.a, pair.b, pair.f, pair.g, (0.0, 0.0))
         total = steepest(pair.f, probe.plus) + steepest(pair.g, probe.minus)
         return total, total
 
     def look_up(
-        self, dst: Register, pending: Pending, note: str, place: Place | None, node: Node | None
+        self,
+        dst: Register,
+        pending: Pending,
+        note: str,
+        place: SourceLine | None,
+        node: Node | None,
     ) -> None:
         """``curve(U)``, in the units of the register."""
-        pieces = bent(pending.curve, pending.range, self.eps)
+        pieces = piecewise_linear(pending.curve, pending.range, self.eps)
         if pieces is not None and node is not None:
             self._by_pieces(dst, pending, pieces, note, node)
             return
@@ -203,27 +212,27 @@ class Emitter:
         self._look_up(dst, replace(pending, curve=curve), note, place, node)
 
     def _by_pieces(
-        self, dst: Register, pending: Pending, pieces: Bent, note: str, node: Node
+        self, dst: Register, pending: Pending, pieces: PiecewiseLinear, note: str, node: Node
     ) -> None:
         """A curve of straight pieces: comparisons, and products with their distances from kinks."""
         place, whole = node.place, pending.range
         held = self._one_read(pending, dst, node)
-        z = Form(((Read("at", held), 1.0),))
-        parts = Form((), pieces.value)
-        alone = pieces.value == 0 and len(pieces.bends) == 1
-        for bend in pieces.bends:
+        z = LinearForm(((Read("at", held), 1.0),))
+        parts = LinearForm((), pieces.value)
+        alone = pieces.value == 0 and len(pieces.kinks) == 1
+        for bend in pieces.kinks:
             side = Register("", dst.samples, dst.width, Range(-1.0, 1.0))
             slope = Register("", dst.samples, dst.width, bend.range)
             first, second = bend.steps(whole, self.eps)
             self._look_up(side, Pending(first, z, whole), "side of a kink", place, node, True)
             once_more = Pending(second, of_register(side), side.range)
             self._look_up(slope, once_more, "slope there", place, node, True)
-            away = Form(z.terms, -bend.at)
+            away = LinearForm(z.terms, -bend.at)
             span = away.range * bend.range
             part = dst if alone else Register("", dst.samples, dst.width, span)
             made = note if alone else "part of a curve"
             kink, rounded = bend.off(whole, self.eps)
-            own = pieces.off if bend is pieces.bends[0] else 0.0
+            own = pieces.off if bend is pieces.kinks[0] else 0.0
             self.product(part, away, of_register(slope), node, made, (kink + own, rounded))
             parts = parts.plus(of_register(part))
         if not alone:
@@ -240,11 +249,16 @@ class Emitter:
         return register
 
     def look_up_twice(
-        self, dst: Register, pending: Pending, note: str, place: Place | None, node: Node | None
+        self,
+        dst: Register,
+        pending: Pending,
+        note: str,
+        place: SourceLine | None,
+        node: Node | None,
     ) -> None:
         """A comparison as a value: -1 to 1 first, then made steeper, scaled and shifted."""
         step = pending.curve
-        assert isinstance(step, Step)
+        assert isinstance(step, StepCurve)
         middle = Register("", dst.samples, dst.width, Range(-1.0, 1.0))
         plain = replace(step, offset=0.0, height=1.0, off=0.0)
         self._look_up(middle, replace(pending, curve=plain), "compared", place, node, again=True)
@@ -253,11 +267,11 @@ class Emitter:
         self._look_up(dst, once_more, note, place, node, again=True)
 
     def _look_up(
-        self, dst: Register, pending: Pending, note: str, place: Place | None,
+        self, dst: Register, pending: Pending, note: str, place: SourceLine | None,
         node: Node | None = None, again: bool = False,
     ) -> None:  # fmt: skip
         """``curve(U)``: by F if U is a sum, by G if it is a difference."""
-        if isinstance(pending.curve, Step) and dst is not self.flag and not again:
+        if isinstance(pending.curve, StepCurve) and dst is not self.flag and not again:
             self.look_up_twice(dst, pending, note, place, node)
             return
         slots = Slots(dst.samples)
@@ -298,26 +312,26 @@ class Emitter:
         if dst.width is not None and dst is not self.flag and not dst.clean:
             dst.clean = all(r.clean for r in reads) and at_zero(curve) == 0
 
-    def operand(self, argument: Node, node: Node) -> Form:
+    def operand(self, argument: Node, node: Node) -> LinearForm:
         """An argument of ``node`` as alpha (sum of reads) + c, which one operand takes."""
         form = self.local(self.form(argument), node.samples, node)
         fitted = self._uniform(form, node.samples)
         return of_register(self.register(argument)) if fitted is None else fitted
 
-    def local(self, form: Form, samples: bool, node: Node | None) -> Form:
+    def local(self, form: LinearForm, samples: bool, node: Node | None) -> LinearForm:
         """The form with what only lane 0 can read put where every lane can."""
         terms = []
         for read, coefficient in form.terms:
             if not Slots(samples).kinds(read):
                 register = Register("", False, None, read.range)
-                line = Form(((read, 1.0),))
+                line = LinearForm(((read, 1.0),))
                 self.emit_line(register, line, "for every lane", None, node=node)
                 terms.append((Read("at", register), coefficient))
             else:
                 terms.append((read, coefficient))
-        return Form(tuple(terms), form.constant)
+        return LinearForm(tuple(terms), form.constant)
 
-    def _uniform(self, form: Form, samples: bool) -> Form | None:
+    def _uniform(self, form: LinearForm, samples: bool) -> LinearForm | None:
         """The form with one coefficient for all reads; data may be written with another."""
         if not form.terms:
             return None
@@ -330,7 +344,7 @@ class Emitter:
             terms.append((same, alpha))
         if not Slots(samples).fits(tuple(r for r, _ in terms)):
             return None
-        return Form(tuple(terms), form.constant)
+        return LinearForm(tuple(terms), form.constant)
 
     def _is_data(self, read: Read) -> bool:
         return read.how == "at" and bool(read.register.writes) and not self.is_state(read.register)
@@ -356,7 +370,7 @@ class Emitter:
         return replace(read, register=new)
 
     def product(
-        self, dst: Register, u: Form, v: Form, node: Node, note: str,
+        self, dst: Register, u: LinearForm, v: LinearForm, node: Node, note: str,
         off: tuple[float, float] = (0.0, 0.0),
     ) -> None:  # fmt: skip
         """A product of two forms, each of one coefficient; ``off`` as of :meth:`Bend.off`."""
@@ -386,7 +400,7 @@ class Emitter:
         instruction.folded, instruction.rounded = off[0] / dst.scale, off[1] / dst.scale
         self.emit(instruction, node)
 
-    def _settled(self, form: Form, dst: Register, node: Node) -> Form:
+    def _settled(self, form: LinearForm, dst: Register, node: Node) -> LinearForm:
         scale = scale_of(form.range)
         held = form.range.times(1 / scale)
         register = Register("", dst.samples, dst.width, held, scale=scale)
@@ -394,7 +408,7 @@ class Emitter:
         return of_register(register)
 
     def emit_line(
-        self, dst: Register, form: Form, note: str, place: Place | None, *,
+        self, dst: Register, form: LinearForm, note: str, place: SourceLine | None, *,
         copy: bool = False, node: Node | None = None,
     ) -> None:  # fmt: skip
         """A form: two groups of equal coefficients at a time."""
@@ -427,14 +441,14 @@ class Emitter:
         register = Register("", dst.samples, dst.width, taken.range)
         self.emit_line(register, taken, "part of a sum", place, node=node)
         rest = tuple(t for t in form.terms if t not in taken.terms)
-        left = Form(((Read("at", register), 1.0), *rest), form.constant)
+        left = LinearForm(((Read("at", register), 1.0), *rest), form.constant)
         self.emit_line(dst, left.line(dst.scale, 0.0), note, place, node=node)
 
-    def _first_part(self, form: Form, slots: Slots) -> Form:
+    def _first_part(self, form: LinearForm, slots: Slots) -> LinearForm:
         """As many terms as one instruction adds up, at least two."""
-        taken = Form(form.terms[:1])
+        taken = LinearForm(form.terms[:1])
         for term in form.terms[1:]:
-            more = Form((*taken.terms, term))
+            more = LinearForm((*taken.terms, term))
             groups: dict[float, tuple[Read, ...]] = {}
             for read, coefficient in more.terms:
                 groups[coefficient] = (*groups.get(coefficient, ()), read)
@@ -443,13 +457,13 @@ class Emitter:
         if len(taken.terms) == 1:
             (_, coefficient), (_, second) = form.terms[:2]
             if coefficient == second:
-                return Form(form.terms[:2])
+                return LinearForm(form.terms[:2])
             raise refuse("a sum of this kind has no instruction; name its parts", None)
         return taken
 
     def _emit_two(
         self, dst: Register, alpha: float, a: tuple[Read, ...], beta: float, b: tuple[Read, ...],
-        constant: float, note: str, place: Place | None, node: Node | None,
+        constant: float, note: str, place: SourceLine | None, node: Node | None,
     ) -> None:  # fmt: skip
         """The line alpha a + beta b + c."""
         p, q = (alpha + beta) / 2, (alpha - beta) / 2
@@ -464,7 +478,7 @@ class Emitter:
         self.emit(instruction, node)
 
     def emit(self, instruction: VirtualInstruction, node: Node | None = None) -> None:
-        block = self.now if node is None else self.home.get(node, self.now)
+        block = self.current_block if node is None else self.block_of.get(node, self.current_block)
         self.code[block].items.append(instruction)
 
 
@@ -489,18 +503,18 @@ def _depths(block: Block, depth: int = 0) -> dict[Block, int]:
     return found
 
 
-def reads_of(form: Form) -> tuple[Read, ...]:
+def reads_of(form: LinearForm) -> tuple[Read, ...]:
     """Its reads, without their coefficients."""
     return tuple(r for r, _ in form.terms)
 
 
 def total_of(reads: tuple[Read, ...]) -> Range:
     """The range of their sum."""
-    return Form(tuple((r, 1.0) for r in reads)).range
+    return LinearForm(tuple((r, 1.0) for r in reads)).range
 
 
 def _as_register(late: Late) -> Register | None:
-    if isinstance(late, Form) and late.constant == 0 and len(late.terms) == 1:
+    if isinstance(late, LinearForm) and late.constant == 0 and len(late.terms) == 1:
         read, coefficient = late.terms[0]
         if read.how == "at" and coefficient == read.register.scale:
             return read.register

@@ -28,18 +28,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from iceform.arithmetic.units import OUTWARD_FEW
 from iceform.computer.graph import Node
+from iceform.computer.loop_slices import LoopSlice, NotApplicableError, RangesAtParameters
 from iceform.computer.ranges import Range, slope
-from iceform.computer.scalars import OtherError, Part, Values
-from iceform.functions.formulas import trees
+from iceform.expressions.formulas import trees
 
 _ZERO, _ONE, _UNIT = Range(0.0, 0.0), Range(1.0, 1.0), Range(0.0, 1.0)
-_OUTWARD = 1 + 2.0**-50
 _MOST_RAMPS = 6
 
 
 @dataclass(frozen=True)
-class _Slope:
+class _StateDerivative:
     """The derivative of a node by the state: what ``identity`` and ``outer`` are factors of.
 
     ``kind`` is "vector" (alpha I + mean delta x x'), "product" (diag(x) alpha), "scalar" (delta x'
@@ -50,12 +50,12 @@ class _Slope:
     identity: Range = _ZERO
     outer: Range = _ZERO
 
-    def times(self, factor: Range) -> _Slope:
+    def times(self, factor: Range) -> _StateDerivative:
         return replace(self, identity=self.identity * factor, outer=self.outer * factor)
 
-    def plus(self, other: _Slope) -> _Slope:
+    def plus(self, other: _StateDerivative) -> _StateDerivative:
         if self.kind != other.kind:
-            raise OtherError
+            raise NotApplicableError
         return replace(
             self, identity=self.identity + other.identity, outer=self.outer + other.outer
         )
@@ -71,7 +71,7 @@ class _Ramp:
 
 
 @dataclass(frozen=True)
-class _Bent:
+class _NormOfDerivative:
     """A function of every entry of a vector: D U with U the derivative of the node ``base``.
 
     D is diagonal with entries in ``slopes`` and the ramps that are inclined there.
@@ -82,23 +82,23 @@ class _Bent:
     slopes: Range = _ZERO
     ramps: tuple[_Ramp, ...] = ()
 
-    def times(self, factor: Range) -> _Bent:
+    def times(self, factor: Range) -> _NormOfDerivative:
         ramps = tuple(replace(r, factor=r.factor * factor) for r in self.ramps)
         return replace(self, slopes=self.slopes * factor, ramps=ramps)
 
-    def plus(self, other: _Bent) -> _Bent:
+    def plus(self, other: _NormOfDerivative) -> _NormOfDerivative:
         if self.base is not other.base:
-            raise OtherError
+            raise NotApplicableError
         return replace(self, slopes=self.slopes + other.slopes, ramps=self.ramps + other.ramps)
 
     @property
     def size(self) -> float:
         """Of the whole derivative: every set of ramps that may be inclined at one point."""
         if len(self.ramps) > _MOST_RAMPS:
-            raise OtherError
+            raise NotApplicableError
         choices = itertools.product((False, True), repeat=len(self.ramps))
         sizes = [self._sum(on).size for on in choices if self._possible(on)]
-        return max(sizes) * self.norm * _OUTWARD
+        return max(sizes) * self.norm * OUTWARD_FEW
 
     def _sum(self, on: tuple[bool, ...]) -> Range:
         total = self.slopes
@@ -117,36 +117,40 @@ class _Bent:
         return low < high or not any(on)
 
 
-def euclidean(part: Part, values: Values) -> float | None:
+def euclidean(part: LoopSlice, values: RangesAtParameters) -> float | None:
     """Bound the norm of a turn's derivative, of loops that carry one vector; None for others."""
     carried, width = part.carried[0], part.carried[0].state.width
     if len(part.carried) != 1 or width is None or carried.state.samples:
         return None
-    walk = _Walk(values, values.largest_square(width))
-    known: dict[Node, _Slope | _Bent] = {carried.state: _Slope("vector", identity=_ONE)}
+    walk = _EuclideanRules(values, values.largest_square(width))
+    known: dict[Node, _StateDerivative | _NormOfDerivative] = {
+        carried.state: _StateDerivative("vector", identity=_ONE)
+    }
     try:
-        found = part.walk(known, lambda node, _: walk.node(node, known)).get(carried.next)
+        found = part.propagate(known, lambda node, _: walk.node(node, known)).get(carried.next)
         return None if found is None else walk.norm(found)
-    except OtherError:
+    except NotApplicableError:
         return None
 
 
 @dataclass
-class _Walk:
-    values: Values
+class _EuclideanRules:
+    values: RangesAtParameters
     largest: float
 
-    def norm(self, found: _Slope | _Bent) -> float:
+    def norm(self, found: _StateDerivative | _NormOfDerivative) -> float:
         """Of a vector's derivative."""
-        if isinstance(found, _Bent):
+        if isinstance(found, _NormOfDerivative):
             return found.size
         if found.kind != "vector":
-            raise OtherError
+            raise NotApplicableError
         low = found.identity.low + min(found.outer.low, 0.0) * self.largest
         high = found.identity.high + max(found.outer.high, 0.0) * self.largest
-        return max(abs(low), abs(high)) * _OUTWARD
+        return max(abs(low), abs(high)) * OUTWARD_FEW
 
-    def node(self, node: Node, known: Mapping[Node, _Slope | _Bent]) -> _Slope | _Bent:
+    def node(
+        self, node: Node, known: Mapping[Node, _StateDerivative | _NormOfDerivative]
+    ) -> _StateDerivative | _NormOfDerivative:
         """By the operation."""
         slopes = [known.get(a) for a in node.args]
         if node.op == "add":
@@ -155,7 +159,7 @@ class _Walk:
             return self._mul(node, slopes)
         present = [s for s in slopes if s is not None]
         if len(present) > 1:  # attention, a comparison, a choice
-            raise OtherError
+            raise NotApplicableError
         (inner,) = present
         if node.op == "apply":
             return self._apply(node, inner, known)
@@ -163,34 +167,39 @@ class _Walk:
             return self._bent(node.args[0] if slopes[0] is inner else node.args[1], inner, _UNIT)
         return inner if node.op in ("bounded", "stored") else self._reduced(node, inner)
 
-    def _reduced(self, node: Node, inner: _Slope | _Bent) -> _Slope:
-        kind = inner.kind if isinstance(inner, _Slope) else "bent"
-        if isinstance(inner, _Slope) and (node.op, kind) == ("sum", "product"):
-            return _Slope("scalar", outer=inner.identity)
-        if isinstance(inner, _Slope) and (node.op, kind) == ("mean", "sample"):
-            return _Slope("vector", outer=inner.outer)
-        raise OtherError
+    def _reduced(self, node: Node, inner: _StateDerivative | _NormOfDerivative) -> _StateDerivative:
+        kind = inner.kind if isinstance(inner, _StateDerivative) else "bent"
+        if isinstance(inner, _StateDerivative) and (node.op, kind) == ("sum", "product"):
+            return _StateDerivative("scalar", outer=inner.identity)
+        if isinstance(inner, _StateDerivative) and (node.op, kind) == ("mean", "sample"):
+            return _StateDerivative("vector", outer=inner.outer)
+        raise NotApplicableError
 
-    def _add(self, slopes: list[_Slope | _Bent | None]) -> _Slope | _Bent:
+    def _add(
+        self, slopes: list[_StateDerivative | _NormOfDerivative | None]
+    ) -> _StateDerivative | _NormOfDerivative:
         first, *more = (s for s in slopes if s is not None)
         if not more:
             return first
         (second,) = more
-        if isinstance(first, _Slope) and isinstance(second, _Slope):
+        if isinstance(first, _StateDerivative) and isinstance(second, _StateDerivative):
             return first.plus(second)
-        if isinstance(first, _Bent) and isinstance(second, _Bent):
+        if isinstance(first, _NormOfDerivative) and isinstance(second, _NormOfDerivative):
             return first.plus(second)
-        raise OtherError
+        raise NotApplicableError
 
     def _apply(
-        self, node: Node, inner: _Slope | _Bent, known: Mapping[Node, _Slope | _Bent]
-    ) -> _Slope | _Bent:
+        self,
+        node: Node,
+        inner: _StateDerivative | _NormOfDerivative,
+        known: Mapping[Node, _StateDerivative | _NormOfDerivative],
+    ) -> _StateDerivative | _NormOfDerivative:
         straight = self.values.line(node)
         if straight is not None:
             return inner.times(straight[0])
         at = self.values.ranges[node.args[0]]
         slopes = Range(*slope(node.attr, at.low, at.high))
-        if isinstance(inner, _Slope) and inner.kind == "scalar":
+        if isinstance(inner, _StateDerivative) and inner.kind == "scalar":
             return inner.times(slopes)
         if isinstance(node.attr, trees.Operation) and node.attr.name == "relu":
             ramp = self._ramp(node.args[0], known)
@@ -198,10 +207,14 @@ class _Walk:
                 return ramp
         return self._bent(node.args[0], inner, slopes)
 
-    def _bent(self, base: Node, inner: _Slope | _Bent, slopes: Range) -> _Bent:
-        return _Bent(base, self.norm(inner), slopes)
+    def _bent(
+        self, base: Node, inner: _StateDerivative | _NormOfDerivative, slopes: Range
+    ) -> _NormOfDerivative:
+        return _NormOfDerivative(base, self.norm(inner), slopes)
 
-    def _ramp(self, node: Node, known: Mapping[Node, _Slope | _Bent]) -> _Bent | None:
+    def _ramp(
+        self, node: Node, known: Mapping[Node, _StateDerivative | _NormOfDerivative]
+    ) -> _NormOfDerivative | None:
         """relu(factor base + shift) of a node that is so."""
         factor, shift = _ONE, _ZERO
         while True:
@@ -218,27 +231,29 @@ class _Walk:
         if not (factor.low > 0 or factor.high < 0):
             return None
         ramp = _Ramp(factor, factor.low > 0, _inverse(factor) * -shift)
-        return _Bent(node, self.norm(known[node]), ramps=(ramp,))
+        return _NormOfDerivative(node, self.norm(known[node]), ramps=(ramp,))
 
-    def _mul(self, node: Node, slopes: list[_Slope | _Bent | None]) -> _Slope | _Bent:
+    def _mul(
+        self, node: Node, slopes: list[_StateDerivative | _NormOfDerivative | None]
+    ) -> _StateDerivative | _NormOfDerivative:
         present = [s for s in slopes if s is not None]
         if len(present) != 1:
-            raise OtherError
+            raise NotApplicableError
         (inner,) = present
         factor = node.args[0] if slopes[0] is None else node.args[1]
         if factor.op == "data" and factor.attr == "x":
             return self._by_x(inner)
-        vector = isinstance(inner, _Bent) or inner.kind == "vector"
+        vector = isinstance(inner, _NormOfDerivative) or inner.kind == "vector"
         if factor.width is not None or (factor.samples and vector):
-            raise OtherError
+            raise NotApplicableError
         return inner.times(self.values[factor])
 
-    def _by_x(self, inner: _Slope | _Bent) -> _Slope:
-        if isinstance(inner, _Slope) and inner.kind == "vector" and inner.outer == _ZERO:
-            return _Slope("product", identity=inner.identity)
-        if isinstance(inner, _Slope) and inner.kind == "scalar":
-            return _Slope("sample", outer=inner.outer)
-        raise OtherError
+    def _by_x(self, inner: _StateDerivative | _NormOfDerivative) -> _StateDerivative:
+        if isinstance(inner, _StateDerivative) and inner.kind == "vector" and inner.outer == _ZERO:
+            return _StateDerivative("product", identity=inner.identity)
+        if isinstance(inner, _StateDerivative) and inner.kind == "scalar":
+            return _StateDerivative("sample", outer=inner.outer)
+        raise NotApplicableError
 
 
 def _inverse(factor: Range) -> Range:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from iceform.computer.graph import MOST_TURNS, Graph, Node, Place, run
+from iceform.computer.graph import MOST_TURNS, Graph, Node, SourceLine, run
 from iceform.errors import ProgramError
-from iceform.functions.formulas.functions import evaluate
+from iceform.expressions.formulas.functions import evaluate
 
 _OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "add": torch.add,
@@ -59,7 +59,7 @@ class Exact:
             return args[0][..., node.attr : node.attr + 1]
         return _OPERATIONS[node.op](*args)
 
-    def positive(self, value: Tensor, where: Place | None) -> bool:
+    def positive(self, value: Tensor, where: SourceLine | None) -> bool:
         """Whether a condition's value, 0 or 1, is 1."""
         return bool(value > 0.5)
 

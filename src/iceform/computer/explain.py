@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from iceform.arithmetic import at_least, at_most
 from iceform.computer.budget import Budget
-from iceform.computer.instructions import Instruction, TablePair, Variable, Write
+from iceform.computer.instructions import Instruction, MemoryVariable, TablePair, Write
 from iceform.computer.virtual import VirtualInstruction
-from iceform.functions.formulas.printing import brief
+from iceform.expressions.formulas.printing import brief
 
 if TYPE_CHECKING:
     from iceform.computer.compile import Program
@@ -46,7 +46,7 @@ def _memory(program: Program) -> Iterator[str]:
         yield f"  {v.name:<10} {where:<13} {_written(v)}".rstrip()
 
 
-def _written(variable: Variable) -> str:
+def _written(variable: MemoryVariable) -> str:
     return " + ".join(map(_write, variable.writes))
 
 

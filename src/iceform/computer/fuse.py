@@ -14,7 +14,7 @@ a > b                                   a step: two entries
 ======================================  =====================================================
 
 Where a table with a kink is not good enough, curves of straight pieces are comparisons and
-products (:mod:`~iceform.computer.bends`): three instructions a kink.
+products (:mod:`~iceform.computer.piecewise_linear`): three instructions a kink.
 
 An instruction is written into the block that its node belongs to, so what a loop does not change is
 computed before it. Data and parameters are read with the factor that is wanted, by writing them
@@ -29,21 +29,21 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from iceform.arithmetic.intervals import above
-from iceform.computer.bends import bent
 from iceform.computer.emit import Emitter, Late, reads_of, short_name
-from iceform.computer.graph import Block, Graph, Loop, Node, Place
+from iceform.computer.graph import Block, Graph, Loop, Node, SourceLine
 from iceform.computer.instructions import Write
-from iceform.computer.packing import attended, packed
+from iceform.computer.piecewise_linear import piecewise_linear
 from iceform.computer.ranges import Range, Ranges
+from iceform.computer.side_by_side import attended, packed
 from iceform.computer.virtual import (
-    Code,
-    Form,
-    Pair,
+    FunctionPair,
+    LinearForm,
     Pending,
     Read,
     Register,
     Slots,
-    Step,
+    StepCurve,
+    VirtualCode,
     VirtualInstruction,
     VirtualLoop,
     affine,
@@ -54,11 +54,12 @@ from iceform.computer.virtual import (
     scale_of,
     scaled_curve,
 )
-from iceform.functions.formulas import trees
-from iceform.functions.formulas.polynomials import line
+from iceform.expressions.formulas import trees
+from iceform.expressions.formulas.polynomials import line
 
 _Z = trees.Variable()
 _STEEPEST = 2.0**20  # the largest logit of a step's table: its gap is a share of the range
+_LARGEST_CURVE = 256  # operations of one look-up's function: a chain of products doubles them
 _SURE = 0.3  # sharpness times gap of a comparison that is looked up twice
 
 
@@ -68,21 +69,21 @@ class Selector(Emitter):
     def _late(self, node: Node) -> Late:
         rule: Callable[[Node], Late] = getattr(self, f"_of_{node.op}")
         late = rule(node)
-        if isinstance(late, Pair):
-            self.held[node] = self.register_of(late, node)
-            return of_register(self.held[node])
+        if isinstance(late, FunctionPair):
+            self.register_of_node[node] = self.register_of(late, node)
+            return of_register(self.register_of_node[node])
         return late
 
-    def _of_constant(self, node: Node) -> Form:
-        return Form((), node.attr)
+    def _of_constant(self, node: Node) -> LinearForm:
+        return LinearForm((), node.attr)
 
-    def _of_mask(self, node: Node) -> Form:
+    def _of_mask(self, node: Node) -> LinearForm:
         return of_register(self.mask(*node.attr))
 
-    def _of_data(self, node: Node) -> Form:
+    def _of_data(self, node: Node) -> LinearForm:
         return of_register(self._given(node, node.attr))
 
-    def _of_parameter(self, node: Node) -> Form:
+    def _of_parameter(self, node: Node) -> LinearForm:
         return of_register(self._given(node, node.attr))
 
     def _given(self, node: Node, source: str) -> Register:
@@ -90,24 +91,24 @@ class Selector(Emitter):
         writes = (Write(source, 1 / scale, 0, node.width),)
         held = self.ranges[node].times(1 / scale)
         register = self.preload(writes, node.samples, node.width, held, source, scale)
-        self.held[node] = register
+        self.register_of_node[node] = register
         return register
 
     def _of_add(self, node: Node) -> Late:
         u, v = (self.value(a) for a in node.args)
-        if isinstance(u, Form) and isinstance(v, Form):
+        if isinstance(u, LinearForm) and isinstance(v, LinearForm):
             return self._sum(u, v, node)
         together = self._one_curve("+", u, v)
         if together is not None:
             return together
         if isinstance(u, Pending) and isinstance(v, Pending):
-            bends = any(bent(p.curve, p.range, self.eps) is not None for p in (u, v))
+            bends = any(piecewise_linear(p.curve, p.range, self.eps) is not None for p in (u, v))
             pair = None if bends else paired(u, v) or self._paired_apart(u, v, node)
             if pair is not None and self._pair_fits(pair, node):
                 return pair
         return self._sum(self.form(node.args[0]), self.form(node.args[1]), node)
 
-    def _paired_apart(self, u: Pending, v: Pending, node: Node) -> Pair | None:
+    def _paired_apart(self, u: Pending, v: Pending, node: Node) -> FunctionPair | None:
         """A pair of curves of c + b and c - b, with c a sum that is settled first."""
         mine, theirs = dict(u.of.terms), dict(v.of.terms)
         same = tuple((r, c) for r, c in u.of.terms if theirs.get(r) == c)
@@ -115,21 +116,21 @@ class Selector(Emitter):
         apart = len(same) + len(flipped) == len(mine) == len(theirs)
         if not apart or len(same) < 2 or len({mine[r] for r in flipped}) != 1:
             return None
-        middle = Form(same)
+        middle = LinearForm(same)
         register = Register("", node.samples, node.width, middle.range)
         self.emit_line(register, middle, "part of a sum", node.place, node=node)
-        held = Form(((Read("at", register), 1.0),))
+        held = LinearForm(((Read("at", register), 1.0),))
         sides = (
-            replace(p, of=Form((*held.terms, *((r, dict(p.of.terms)[r]) for r in flipped))))
+            replace(p, of=LinearForm((*held.terms, *((r, dict(p.of.terms)[r]) for r in flipped))))
             for p in (u, v)
         )
         return paired(*sides)
 
-    def _pair_fits(self, pair: Pair, node: Node) -> bool:
+    def _pair_fits(self, pair: FunctionPair, node: Node) -> bool:
         slots = Slots(node.samples)
         return slots.fits(pair.a) and slots.fits(pair.b)
 
-    def _sum(self, u: Form, v: Form, node: Node) -> Form:
+    def _sum(self, u: LinearForm, v: LinearForm, node: Node) -> LinearForm:
         if u.exact_sum(v):
             return u.plus(v)
         first = of_register(self.register(node.args[0]))
@@ -143,8 +144,12 @@ class Selector(Emitter):
         tree, argument = node.attr, node.args[0]
         late = self.value(argument)
         straight = line(tree)
-        if isinstance(late, Form):
-            if straight is not None and late.exact_line(*straight) and late.terms:
+        if isinstance(late, LinearForm):
+            if not late.terms:  # of a number: a look-up that has one value
+                return self._curve_of(
+                    late, compose(tree, trees.Number(Fraction(late.constant))), argument
+                )
+            if straight is not None and late.exact_line(*straight):
                 return late.line(*straight)
             return self._curve_of(late, tree, argument)
         assert isinstance(late, Pending)
@@ -153,7 +158,7 @@ class Selector(Emitter):
             return self._curve_of(of_register(self.register(argument)), tree, argument)
         return replace(late, curve=curve)
 
-    def _curve_of(self, form: Form, tree: trees.Node, argument: Node) -> Late:
+    def _curve_of(self, form: LinearForm, tree: trees.Node, argument: Node) -> Late:
         """tree(form) as a look-up."""
         signed = form.signs()
         if signed is None or not Slots(argument.samples).divided(tuple(r for r, _ in form.terms)):
@@ -164,7 +169,7 @@ class Selector(Emitter):
         return Pending(compose(tree, affine(alpha, form.constant)), base,
                        self._base_range(argument, alpha, form, base))  # fmt: skip
 
-    def _base_range(self, node: Node, alpha: float, form: Form, base: Form) -> Range:
+    def _base_range(self, node: Node, alpha: float, form: LinearForm, base: LinearForm) -> Range:
         """Of U, from the reads, and from the range of the node that is alpha U + c."""
         known = self.ranges[node] - Range(form.constant, form.constant)
         return base.range.meet(known.times(1.0 / alpha))
@@ -172,7 +177,14 @@ class Selector(Emitter):
     def _one_curve(self, name: str, u: Late, v: Late) -> Pending | None:
         """Two curves of one variable as one."""
         p, q = self._as_curve(u), self._as_curve(v)
-        if p is None or q is None or isinstance(p.curve, Step) or isinstance(q.curve, Step):
+        if (
+            p is None
+            or q is None
+            or isinstance(p.curve, StepCurve)
+            or isinstance(q.curve, StepCurve)
+        ):
+            return None
+        if p.curve.size + q.curve.size > _LARGEST_CURVE:
             return None
         if p.of.base == q.of.base:
             return Pending(operation(name, p.curve, q.curve), p.of, p.range.meet(q.range))
@@ -185,16 +197,16 @@ class Selector(Emitter):
     def _as_curve(self, late: Late) -> Pending | None:
         if isinstance(late, Pending):
             return late
-        if isinstance(late, Pair) or (signed := late.signs()) is None:
+        if isinstance(late, FunctionPair) or (signed := late.signs()) is None:
             return None
         alpha, base = signed
         return Pending(affine(alpha, late.constant), base, base.range)
 
     def _of_mul(self, node: Node) -> Late:
         u, v = (self.value(a) for a in node.args)
-        if isinstance(u, Form) and not u.terms:
+        if isinstance(u, LinearForm) and not u.terms:
             return self._of_apply(_scaled_node(node, u.constant, node.args[1]))
-        if isinstance(v, Form) and not v.terms:
+        if isinstance(v, LinearForm) and not v.terms:
             return self._of_apply(_scaled_node(node, v.constant, node.args[0]))
         together = self._one_curve("*", u, v)
         if together is not None and Slots(node.samples).divided(
@@ -203,7 +215,7 @@ class Selector(Emitter):
             return together
         register = self.new_register(node)
         self._multiply(register, node.args[0], node.args[1], node)
-        self.held[node] = register
+        self.register_of_node[node] = register
         return of_register(register)
 
     def _of_maximum(self, node: Node) -> Late:
@@ -216,7 +228,9 @@ class Selector(Emitter):
         together = self._one_curve(
             "max" if sign > 0 else "min", *(self.value(a) for a in node.args)
         )
-        straight = together is not None and bent(together.curve, together.range, self.eps)
+        straight = together is not None and piecewise_linear(
+            together.curve, together.range, self.eps
+        )
         larger = None if straight else self._larger_by(node)
         if larger is None and together is not None:
             return together
@@ -225,7 +239,9 @@ class Selector(Emitter):
         u, v = (self.operand(a, node) for a in node.args)
         if u.terms[0][1] != v.terms[0][1]:
             u, v = (of_register(self.unscaled(self.register(a), node)) for a in node.args)
-        if not (u.exact_sum(Form((), v.constant)) and u.exact_sum(Form((), -v.constant))):
+        if not (
+            u.exact_sum(LinearForm((), v.constant)) and u.exact_sum(LinearForm((), -v.constant))
+        ):
             u, v = (of_register(self.unscaled(self.register(a), node)) for a in node.args)
         alpha = u.terms[0][1]
         total, apart = u.constant + v.constant, u.constant - v.constant
@@ -237,15 +253,15 @@ class Selector(Emitter):
         register.clean = all(r.clean for r in (*a, *b)) and total == apart == 0
         gain = abs(alpha) / register.scale
         self.emit(VirtualInstruction(register, a, b, f, g, (gain, gain), node.op, node.place), node)
-        self.held[node] = register
+        self.register_of_node[node] = register
         return of_register(register)
 
-    def _larger_by(self, node: Node) -> Form | None:
+    def _larger_by(self, node: Node) -> LinearForm | None:
         """max(a - b, 0): max(a, b) is b and it, min(a, b) is a less it."""
         a, b = node.args
         span = self.ranges[a] - self.ranges[b]
         relu = trees.Operation("relu", (_Z,))
-        if bent(relu, span, self.eps) is None:
+        if piecewise_linear(relu, span, self.eps) is None:
             return None
         u, v = self.form(a), self.form(b).line(-1.0, 0.0)
         apart = Register("", node.samples, node.width, span)
@@ -253,7 +269,7 @@ class Selector(Emitter):
             u, v = of_register(self.register(a)), of_register(self.register(b)).line(-1.0, 0.0)
         self.emit_line(apart, u.plus(v), "apart", node.place, node=node)
         out = Register("", node.samples, node.width, Range(0.0, max(0.0, span.high)))
-        self.look_up(out, Pending(relu, Form(((Read("at", apart), 1.0),)), span), node.op,
+        self.look_up(out, Pending(relu, LinearForm(((Read("at", apart), 1.0),)), span), node.op,
                      node.place, node)  # fmt: skip
         return of_register(out)
 
@@ -271,60 +287,60 @@ class Selector(Emitter):
         sharpness = 2.0 ** int(_floor_log2(_STEEPEST / reach))
         height = 0.5 if alpha > 0 else -0.5
         self.gaps[node] = above(Fraction(_SURE) / Fraction(sharpness) * abs(Fraction(alpha)))
-        return Pending(Step(at, sharpness, _SURE / sharpness, 0.5, height), base, base_range)
+        return Pending(StepCurve(at, sharpness, _SURE / sharpness, 0.5, height), base, base_range)
 
-    def _of_sum(self, node: Node) -> Form:
+    def _of_sum(self, node: Node) -> LinearForm:
         argument = node.args[0]
         late = self.value(argument)
-        if isinstance(late, Form) and self._summable(late, argument):
+        if isinstance(late, LinearForm) and self._summable(late, argument):
             width = float(argument.width or 1)
             terms = tuple((replace(r, how="rowsum"), c) for r, c in late.terms)
-            return Form(terms, late.constant * width)
+            return LinearForm(terms, late.constant * width)
         register = self.cleaned(self.register(argument), node)
-        return Form(((Read("rowsum", register), register.scale),))
+        return LinearForm(((Read("rowsum", register), register.scale),))
 
-    def _summable(self, form: Form, argument: Node) -> bool:
+    def _summable(self, form: LinearForm, argument: Node) -> bool:
         width = float(argument.width or 1)
-        return bool(form.terms) and Form((), form.constant).exact_line(width, 0.0) and all(
+        return bool(form.terms) and LinearForm((), form.constant).exact_line(width, 0.0) and all(
             r.how == "at" and r.register.samples == argument.samples and r.register.clean
             and r.register.width == argument.width
             for r, _ in form.terms
         )  # fmt: skip
 
-    def _of_mean(self, node: Node) -> Form:
+    def _of_mean(self, node: Node) -> LinearForm:
         argument = node.args[0]
         late = self.value(argument)
-        if isinstance(late, Form) and all(r.how == "at" for r, _ in late.terms):
+        if isinstance(late, LinearForm) and all(r.how == "at" for r, _ in late.terms):
             terms = tuple(
                 (replace(r, how="mean") if r.register.samples else r, c) for r, c in late.terms
             )
-            return Form(terms, late.constant)
+            return LinearForm(terms, late.constant)
         register = self.register(argument)
-        return Form(((Read("mean", register), register.scale),))
+        return LinearForm(((Read("mean", register), register.scale),))
 
     def _of_spread(self, node: Node) -> Late:
         late = self.value(node.args[0])
-        if isinstance(late, Form) and all(r.how == "at" for r, _ in late.terms):
+        if isinstance(late, LinearForm) and all(r.how == "at" for r, _ in late.terms):
             return late
         return of_register(self.register(node.args[0]))
 
     def _of_bounded(self, node: Node) -> Late:
         late = self.value(node.args[0])
-        if isinstance(late, Form):
+        if isinstance(late, LinearForm):
             return late
         # The bound narrows what comes after: it belongs to a value of its own.
         return self._of_stored(node)
 
     def _of_stored(self, node: Node) -> Late:
-        self.held[node] = self.register_of(self.value(node.args[0]), node)
-        return of_register(self.held[node])
+        self.register_of_node[node] = self.register_of(self.value(node.args[0]), node)
+        return of_register(self.register_of_node[node])
 
     def _of_attend(self, node: Node) -> Late:
         return attended(self, node)
 
     def _of_concat(self, node: Node) -> Late:
         register = packed(self, node.args, node)
-        self.held[node] = register
+        self.register_of_node[node] = register
         return of_register(register)
 
     def _of_component(self, node: Node) -> Late:
@@ -334,7 +350,7 @@ class Selector(Emitter):
             Range(0.0, 0.0)), clean=True)  # fmt: skip
         mask = of_register(self.mask(node.attr, 1))
         self.product(register, vector, mask, node, f"component {node.attr}")
-        return Form(((Read("rowsum", register), 1.0),))
+        return LinearForm(((Read("rowsum", register), 1.0),))
 
     def _multiply(self, dst: Register, left: Node, right: Node, node: Node) -> None:
         u = self.operand(left, node)
@@ -358,17 +374,17 @@ _COUNTER_GAP = 0.25  # a counter is at half numbers
 
 
 @dataclass(frozen=True, eq=False)
-class Fused:
+class SelectedCode:
     """Instructions of registers; ``outputs`` are the registers with the answers."""
 
-    code: Code
+    code: VirtualCode
     outputs: dict[str, tuple[Register, int | None]]
     width: int
     flag: Register
     gaps: dict[Node, float]  # how near to a tie each comparison may come
 
 
-def fuse(graph: Graph, ranges: Ranges, eps: float) -> Fused:
+def fuse(graph: Graph, ranges: Ranges, eps: float) -> SelectedCode:
     """The instructions of a graph; ``eps`` is what one look-up may be off by."""
     return Fuser(graph, ranges, eps).fused()
 
@@ -376,37 +392,37 @@ def fuse(graph: Graph, ranges: Ranges, eps: float) -> Fused:
 class Fuser(Selector):
     """One graph on its way to instructions."""
 
-    def fused(self) -> Fused:
+    def fused(self) -> SelectedCode:
         """All of it."""
         self.block(self.top)
         outputs = {}
         for name, node in self.graph.outputs.items():
             outputs[name] = (self.unscaled(self.register(node), node), node.width)
-        return Fused(self.code[self.top], outputs, self.width, self.flag, self.gaps)
+        return SelectedCode(self.code[self.top], outputs, self.width, self.flag, self.gaps)
 
     def block(self, block: Block) -> None:
         """Every item, in order."""
-        before, self.now = self.now, block
-        self.code[block] = Code()
+        before, self.current_block = self.current_block, block
+        self.code[block] = VirtualCode()
         self._items(block)
-        self.now = before
+        self.current_block = before
 
     def _items(self, block: Block) -> None:
         for item in block.items:
             if isinstance(item, Loop):
                 self.loop(item)
-            elif item not in self.late:
-                self.late[item] = self._late(item)
+            elif item not in self.pending:
+                self.pending[item] = self._late(item)
 
     def loop(self, loop: Loop) -> None:
         """States, turns, and the question whether there is another."""
-        outer, once = self.now, self.now is self.top
+        outer, once = self.current_block, self.current_block is self.top
         states = {}
         for carried in loop.carried:
             state = self._state(carried.name, carried.state, carried.start, once)
             states[carried.state] = state
-            self.late[carried.state] = of_register(state)
-            self.held[carried.state] = state
+            self.pending[carried.state] = of_register(state)
+            self.register_of_node[carried.state] = state
         counter = None if loop.count is None else self._counter(loop, loop.count, once)
         if loop.count is None:
             assert loop.first is not None
@@ -422,12 +438,12 @@ class Fuser(Selector):
         made = VirtualLoop(counter, body, guarded, loop, held)
         self.code[outer].items.append(made)
         for carried in loop.carried:
-            self.late[carried.result] = of_register(states[carried.state])
-            self.held[carried.result] = states[carried.state]
+            self.pending[carried.result] = of_register(states[carried.state])
+            self.register_of_node[carried.result] = states[carried.state]
 
     def _body(self, loop: Loop, states: dict[Node, Register], counter: Register | None) -> None:
-        before, self.now = self.now, loop.body
-        self.code[loop.body] = Code()
+        before, self.current_block = self.current_block, loop.body
+        self.code[loop.body] = VirtualCode()
         nested = any(isinstance(i, Loop) for i in loop.body.items)
         if counter is not None:
             self._count_down(loop, counter)
@@ -446,13 +462,13 @@ class Fuser(Selector):
         for node, state in states.items():
             self.emit_line(state, of_register(new[node]), f"{state.name} for the next turn",
                             loop.place, copy=True)  # fmt: skip
-        self.now = before
+        self.current_block = before
 
     def _fresh(self, node: Node, name: str, body: Block) -> Register:
         """A register with the node's value that no state's end of turn overwrites."""
         late = self.value(node)
-        if self.home.get(node) is body and node.op not in ("state", "result"):
-            known = self.held.get(node)
+        if self.block_of.get(node) is body and node.op not in ("state", "result"):
+            known = self.register_of_node.get(node)
             if known is not None and not known.writes:
                 return known
             register = self.register(node, name)
@@ -483,7 +499,7 @@ class Fuser(Selector):
         span = Range(-1.0, max(1.0, self.ranges[count].size))
         scale = scale_of(span)
         register = Register("turns", False, None, span.times(1 / scale), scale=scale)
-        form = self.form(count).plus(Form((), -0.5))
+        form = self.form(count).plus(LinearForm((), -0.5))
         writes = self.as_writes(form, None) if once else None
         if writes is not None:
             register.writes = tuple(replace(w, scale=w.scale / scale) for w in writes)
@@ -492,25 +508,25 @@ class Fuser(Selector):
         return register
 
     def _count_down(self, loop: Loop, counter: Register) -> None:
-        self.emit_line(counter, of_register(counter).plus(Form((), -1.0)), "one turn less",
+        self.emit_line(counter, of_register(counter).plus(LinearForm((), -1.0)), "one turn less",
                         loop.place)  # fmt: skip
 
     def _ask(self, condition: Node) -> None:
         """FLAG becomes +1 where the condition holds, else -1."""
         late = self.value(condition)
-        if isinstance(late, Pending) and isinstance(late.curve, Step):
+        if isinstance(late, Pending) and isinstance(late.curve, StepCurve):
             sign = replace(late.curve, offset=0.0, height=2 * late.curve.height)
             self.look_up_twice(self.flag, replace(late, curve=sign), "another turn?",
                                 condition.place, None)  # fmt: skip
             return
         # A combination of comparisons is 0 or 1.
         held = of_register(self.register(condition))
-        self._write_flag(held, Step(0.5, 4 * _DECIDED, 0.25, 0.0, 1.0), condition.place)
+        self._write_flag(held, StepCurve(0.5, 4 * _DECIDED, 0.25, 0.0, 1.0), condition.place)
 
-    def _ask_counter(self, counter: Register, place: Place | None) -> None:
+    def _ask_counter(self, counter: Register, place: SourceLine | None) -> None:
         gap = _COUNTER_GAP / counter.scale
-        held = Form(((Read("at", counter), 1.0),))
-        self._write_flag(held, Step(0.0, _DECIDED / gap, gap, 0.0, 1.0), place)
+        held = LinearForm(((Read("at", counter), 1.0),))
+        self._write_flag(held, StepCurve(0.0, _DECIDED / gap, gap, 0.0, 1.0), place)
 
-    def _write_flag(self, form: Form, step: Step, place: Place | None) -> None:
+    def _write_flag(self, form: LinearForm, step: StepCurve, place: SourceLine | None) -> None:
         self._look_up(self.flag, Pending(step, form, form.range), "another turn?", place)

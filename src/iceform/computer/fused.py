@@ -1,7 +1,7 @@
 """The fused run: what the block does, without attention over memory.
 
-Instructions, tables and memory are decoded from the tokens (:mod:`iceform.computer.recognise`), and
-what is done with them from the network's matrices (:mod:`iceform.computer.recognise`). Reads become
+Instructions, tables and memory are decoded from the tokens (:mod:`iceform.computer.decode`), and
+what is done with them from the network's matrices (:mod:`iceform.computer.decode`). Reads become
 indexing, means and, for likeness, attention over the lanes; look-ups remain softmax over a table,
 or the polynomial that the table is (:mod:`iceform.computer.lookups`). A product of two operands is
 multiplied out where something else than a sum of it is read (:mod:`iceform.computer.lookups`).
@@ -20,24 +20,24 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from iceform import tuning
+from iceform.computer.decode import DecodedBlock, DecodedInstruction, DecodedProgram, Lanes, ReadMap
 from iceform.computer.instructions import undecided
 from iceform.computer.layout import code as binary
 from iceform.computer.lookups import (
     MANY,
     Extents,
-    Product,
+    ScaledValue,
     TableLookup,
     Value,
     dense,
     equal_columns,
 )
-from iceform.computer.recognise import Code, Image, Lanes, Operation, ReadMap
 from iceform.errors import ProgramError
 
 _TARGETS = ("a", "b", "old")
 _SHARED = ("_tables", "_indices", "_targets", "adds", "_plain_sums", "_plain_results", "_flag",
            "alike")  # fmt: skip
-_FEW = 64  # lanes that tell most variables with different components
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,14 +51,14 @@ class State:
 
 
 @dataclass(frozen=True, eq=False)
-class Fused:
+class FastExecutor:
     """An operation and an image: a program that can be run."""
 
-    operation: Operation
-    image: Image
+    operation: DecodedBlock
+    image: DecodedProgram
     closed: bool = True
 
-    def again(self) -> Fused:
+    def again(self) -> FastExecutor:
         """The same program for another run: what was decoded is shared, what is noted is not."""
         for name in _SHARED:
             getattr(self, name)
@@ -112,7 +112,7 @@ class Fused:
             state = _merged(state, self.execute(code, _rows(state, rows)), rows)
         return state
 
-    def fetched(self, state: State) -> list[Code]:
+    def fetched(self, state: State) -> list[DecodedInstruction]:
         """The instructions that the problems of a batch run next."""
         return [code for code, _ in self._fetch(state)]
 
@@ -126,16 +126,18 @@ class Fused:
 
     # ------------------------------------------------------------------ fetch
 
-    def _fetch(self, state: State) -> list[tuple[Code, list[int]]]:
+    def _fetch(self, state: State) -> list[tuple[DecodedInstruction, list[int]]]:
         """Which problems run which instruction."""
-        groups: dict[int, tuple[Code, list[int]]] = {}
+        groups: dict[int, tuple[DecodedInstruction, list[int]]] = {}
         for counter in sorted(set(state.counters)):
             rows = [i for i, other in enumerate(state.counters) if other == counter]
             for code, chosen in self._choose(counter, state, rows):
                 groups.setdefault(id(code), (code, []))[1].extend(chosen)
         return list(groups.values())
 
-    def _choose(self, counter: int, state: State, rows: list[int]) -> list[tuple[Code, list[int]]]:
+    def _choose(
+        self, counter: int, state: State, rows: list[int]
+    ) -> list[tuple[DecodedInstruction, list[int]]]:
         found = self.image.at(counter)
         if len(found) == 1:
             return [(found[0], rows)]
@@ -153,7 +155,7 @@ class Fused:
 
     # ------------------------------------------------------------------ execute
 
-    def execute(self, code: Code, state: State) -> State:
+    def execute(self, code: DecodedInstruction, state: State) -> State:
         """One instruction."""
         destination = code.fields["destination"]
         lanes = self._lanes(code)
@@ -181,17 +183,17 @@ class Fused:
     def _moved(self, held: Value, change: Tensor) -> Tensor:
         return dense(held) + change if self.adds else change
 
-    def names_read(self, code: Code) -> Iterator[int]:
+    def names_read(self, code: DecodedInstruction) -> Iterator[int]:
         """The variables that an instruction reads."""
         for read in self.operation.reads:
             if code.fields[read.field] and (read.field != "destination" or self.adds):
                 yield code.fields[read.field]
 
-    def asks(self, code: Code) -> bool:
+    def asks(self, code: DecodedInstruction) -> bool:
         """Whether an instruction asks by likeness, with the result of the one before."""
         return bool(code.fields["a like"] or code.fields["b like"])
 
-    def _lanes(self, code: Code) -> Lanes:
+    def _lanes(self, code: DecodedInstruction) -> Lanes:
         """The lanes whose results are needed."""
         place = self.image.places.get(code.fields["destination"])
         following = self.image.at(code.fields["next"])
@@ -201,7 +203,7 @@ class Fused:
             return self.image.lanes
         return place.lanes
 
-    def _read(self, code: Code, state: State, lanes: Lanes) -> dict[str, Tensor]:
+    def _read(self, code: DecodedInstruction, state: State, lanes: Lanes) -> dict[str, Tensor]:
         """A, b and old: (batch, lanes or 1, m)."""
         totals: dict[str, Tensor | None] = dict.fromkeys(_TARGETS)
         for read in self.operation.reads:
@@ -219,7 +221,7 @@ class Fused:
     def _through(self, found: Value, matrix: Tensor | None) -> Tensor:
         if matrix is None:
             return dense(found)
-        if isinstance(found, Product):
+        if isinstance(found, ScaledValue):
             return found.times(matrix)
         return self.wide(found) @ matrix
 
@@ -230,7 +232,7 @@ class Fused:
             return None
         held = state.memory[name]
         if read.kind == "mean":
-            return held.mean() if isinstance(held, Product) else held.mean(1, keepdim=True)
+            return held.mean() if isinstance(held, ScaledValue) else held.mean(1, keepdim=True)
         if read.kind in ("own", "rowsum") and lanes == place.lanes:
             return held
         held = dense(held)
@@ -243,7 +245,7 @@ class Fused:
         at = place.lanes.index(0) if 0 in place.lanes else None
         return None if at is None else held[:, at : at + 1]
 
-    def _compute(self, code: Code, operands: dict[str, Tensor]) -> Value:
+    def _compute(self, code: DecodedInstruction, operands: dict[str, Tensor]) -> Value:
         a, b = operands["a"], operands["b"]
         plain = self._plain_sums and self._plain_results
         narrow = plain and a.shape[-1] == b.shape[-1] == 1
@@ -408,7 +410,7 @@ class Fused:
 
 def _narrowed(memory: Mapping[int, Tensor]) -> dict[int, Tensor]:
     """Every variable with one component where all are equal: two looks at all of them."""
-    first = _all_equal({name: value[:, :_FEW] for name, value in memory.items()})
+    first = _all_equal({name: value[:, : tuning.FUSED_FEW] for name, value in memory.items()})
     narrow = _all_equal({name: memory[name] for name in first})
     return {name: v[..., :1] if name in narrow else v for name, v in memory.items()}
 

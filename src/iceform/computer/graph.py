@@ -51,7 +51,7 @@ V = TypeVar("V")
 
 
 @dataclass(frozen=True)
-class Place:
+class SourceLine:
     """A line of the author's file."""
 
     file: str
@@ -67,7 +67,7 @@ class Node:
     samples: bool  # lives in every sample's lane, not in lane 0
     width: int | None  # None: a scalar
     attr: Any = None
-    place: Place | None = None
+    place: SourceLine | None = None
     name: str = ""
 
     def __repr__(self) -> str:
@@ -75,7 +75,7 @@ class Node:
 
 
 @dataclass(frozen=True, eq=False)
-class Carried:
+class LoopVariable:
     """A name that changes in a loop."""
 
     name: str
@@ -91,11 +91,11 @@ class Loop:
     """A block that runs ``count`` times, or first if ``first`` and further while ``again``."""
 
     body: Block
-    carried: tuple[Carried, ...]
+    carried: tuple[LoopVariable, ...]
     count: Node | None = None
     first: Node | None = None
     again: Node | None = None
-    place: Place | None = None
+    place: SourceLine | None = None
 
 
 @dataclass(eq=False)
@@ -139,9 +139,9 @@ class Graph:
     block: Block
     outputs: Mapping[str, Node]
     parameters: Mapping[str, Parameter]
-    packed: str = "one"  # how the author returned them: "one", "tuple" or "dict"
+    packed: str = "one"  # how the author returned them: "one", "tuple", "list" or "dict"
     names: frozenset[str] = frozenset()  # that loops carry, needed or not
-    place: Place | None = None
+    place: SourceLine | None = None
 
 
 class Arithmetic(Protocol[V]):
@@ -153,7 +153,7 @@ class Arithmetic(Protocol[V]):
     def compute(self, node: Node, args: list[V]) -> V:
         """The value of an operation."""
 
-    def positive(self, value: V, where: Place | None) -> bool:
+    def positive(self, value: V, where: SourceLine | None) -> bool:
         """Whether a condition's value, 0 or 1, is 1."""
 
     def whole(self, value: V) -> int:
@@ -161,7 +161,7 @@ class Arithmetic(Protocol[V]):
 
 
 @dataclass
-class _Run(Generic[V]):
+class _GraphExecution(Generic[V]):
     """One execution of a graph."""
 
     arithmetic: Arithmetic[V]
@@ -231,31 +231,33 @@ def run(
     most_turns: int = MOST_TURNS,
 ) -> dict[str, V]:
     """Run a graph in some arithmetic; ``seen`` is told of every value as it is computed."""
-    run = _Run(arithmetic, given, seen, most_turns)
+    run = _GraphExecution(arithmetic, given, seen, most_turns)
     run.block(graph.block)
     return {name: run.known[node] for name, node in graph.outputs.items()}
 
 
 _OURS = Path(__file__).parent
 _LIBRARY = str(_OURS / "library")  # is written in the language
-_INSIDE = (str(_OURS), str(Path(torch.__file__).parent), "<frozen")
+_INSIDE = (
+    str(_OURS), str(_OURS.parent / "__init__.py"), str(Path(torch.__file__).parent), "<frozen",
+)  # fmt: skip
 
 
-def here() -> Place | None:
+def source_line() -> SourceLine | None:
     """The line that called into the language."""
     frame = sys._getframe(1)
     while frame is not None and _internal(frame.f_code.co_filename):
         frame = frame.f_back  # type: ignore[assignment]
-    return None if frame is None else Place(frame.f_code.co_filename, frame.f_lineno)
+    return None if frame is None else SourceLine(frame.f_code.co_filename, frame.f_lineno)
 
 
-def raised(error: BaseException) -> Place | None:
+def raised(error: BaseException) -> SourceLine | None:
     """The author's line in which something went wrong."""
     found, trace = None, error.__traceback__
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         if not _internal(file) and "site-packages" not in file:
-            found = Place(file, trace.tb_lineno)
+            found = SourceLine(file, trace.tb_lineno)
         trace = trace.tb_next
     return found
 
@@ -264,7 +266,7 @@ def _internal(file: str) -> bool:
     return file.startswith(_INSIDE) and not file.startswith(_LIBRARY)
 
 
-def refuse(message: str, place: Place | None) -> CompileError:
+def refuse(message: str, place: SourceLine | None) -> CompileError:
     """The exception for what cannot be compiled, with the line that asks for it."""
     if place is None:
         return CompileError(message)

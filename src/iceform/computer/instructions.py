@@ -56,10 +56,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.errors import BoundError, ProgramError
-from iceform.functions import ScalarFunction
-from iceform.interpolation import Interpolant
+from iceform.expressions import ScalarFunction
+from iceform.tables import Interpolant
 
-_Item = TypeVar("_Item", "Variable", "TablePair")
+_Item = TypeVar("_Item", "MemoryVariable", "TablePair")
 
 FLAG = "FLAG"  # the lane-0 variable whose sign decides branches
 FLAG_GAP = 2.0**-10  # which it does where |FLAG| is at least this
@@ -183,7 +183,7 @@ class Write:
 
 
 @dataclass(frozen=True)
-class Variable:
+class MemoryVariable:
     """A name in memory: ``lanes`` is "samples" or "lane0"; ``writes`` is what it starts with."""
 
     name: str
@@ -230,13 +230,13 @@ class Assembly:
     name: str
     width: int
     dim: int
-    variables: tuple[Variable, ...]
+    variables: tuple[MemoryVariable, ...]
     tables: tuple[TablePair, ...]
     instructions: tuple[Instruction, ...]
     outputs: tuple[Output, ...]
     parameters: dict[str, int | None] = field(default_factory=dict)
 
-    def variable(self, name: str) -> Variable:
+    def variable(self, name: str) -> MemoryVariable:
         """The variable of that name."""
         return _named(self.variables, name, "variable")
 

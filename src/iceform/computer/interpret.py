@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from iceform.computer.instructions import FLAG, Assembly, Instruction, Operand, TablePair
-from iceform.computer.prompt import Prompt, initial_memory
+from iceform.computer.prompt import ProgramPrompt, initial_memory
 from iceform.errors import BoundError, CapacityError
-from iceform.functions import ScalarFunction
+from iceform.expressions import ScalarFunction
 
 MOST_CYCLES = 1_000_000
 Seen = Callable[[Instruction, Tensor, Tensor, Tensor], None]
@@ -71,7 +71,7 @@ def interpret(
     return _interpreted(assembly, memory, most_cycles, exact=exact, seen=seen)
 
 
-def own_cycles(prompt: Prompt, most: int) -> int:
+def own_cycles(prompt: ProgramPrompt, most: int) -> int:
     """Cycles to the halt of what a prompt holds, in float64 and without attention: the longest.
 
     ``most`` where it has not come to a halt by then.
@@ -96,7 +96,7 @@ def _interpreted(
     assembly: Assembly, memory: dict[str, Tensor], most_cycles: int, *, exact: bool = False,
     seen: Seen | None = None,
 ) -> Interpreted:  # fmt: skip
-    run = _Machine(assembly, memory, exact)
+    run = _Interpreter(assembly, memory, exact)
     address, cycles = 0, 0
     while True:
         instruction = assembly.fetch(address, float(run.memory[FLAG][0]))
@@ -115,7 +115,7 @@ def _interpreted(
     return Interpreted(run.memory, outputs, cycles)
 
 
-class _Machine:
+class _Interpreter:
     """Memory, and one cycle at a time."""
 
     def __init__(self, assembly: Assembly, memory: dict[str, Tensor], exact: bool) -> None:

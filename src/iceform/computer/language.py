@@ -36,9 +36,9 @@ from iceform.computer.graph import (
     Graph,
     Node,
     Parameter,
-    Place,
-    here,
+    SourceLine,
     refuse,
+    source_line,
 )
 from iceform.computer.trace import Tracer, traced
 from iceform.computer.values import (
@@ -91,17 +91,20 @@ def attend(query: Value, key: Value, value: Value, bias: Value | None = None) ->
     r"""Softmax attention over the samples: :math:`\sum_i p_i v_i`, p = softmax(q . k_i + b_i).
 
     ``key`` and ``value`` are one a sample; ``query`` is one, or one a sample, and so is the answer.
+    Query and key are vectors of one length, or both scalars.
     """
     _one_a_sample("attend", key)
+    if query.width is None and key.width is None:  # scalars: vectors of one component
+        query, key = concat(query), concat(key)
     if key.width is None or query.width != key.width:
         raise refuse(
             f"attend takes the inner product of query and key, and they have {query.width or 1} "
             f"and {key.width or 1} components",
-            here(),
+            source_line(),
         )
     parts = (query, key, value) if bias is None else (query, key, value, bias)
     if bias is not None and bias.width is not None:
-        raise refuse("attend's bias is one number a sample", here())
+        raise refuse("attend's bias is one number a sample", source_line())
     return emit("attend", parts, query.samples, value.width)
 
 
@@ -113,7 +116,7 @@ def zeros_like(value: Value) -> Value:
 def concat(*parts: Value) -> Value:
     """Vectors and scalars side by side, as one vector."""
     if not parts or not all(isinstance(p, Value) for p in parts):
-        raise refuse("concat takes values of the program", here())
+        raise refuse("concat takes values of the program", source_line())
     width = sum(p.width or 1 for p in parts)
     return emit("concat", parts, any(p.samples for p in parts), width)
 
@@ -125,7 +128,7 @@ def bounded(value: Value, low: float, high: float | None = None) -> Value:
     """
     low, high = (-abs(low), abs(low)) if high is None else (low, high)
     if not low < high:
-        raise refuse(f"a bound needs low < high, got [{low}, {high}]", here())
+        raise refuse(f"a bound needs low < high, got [{low}, {high}]", source_line())
     return emit("bounded", (value,), value.samples, value.width, (float(low), float(high)))
 
 
@@ -144,7 +147,7 @@ def reciprocal(value: Value, low: float, high: float) -> Value:
     By a look-up, and a step of Newton's that squares its relative error.
     """
     if not 0 < low < high:
-        raise refuse(f"reciprocal needs 0 < low < high, got [{low}, {high}]", here())
+        raise refuse(f"reciprocal needs 0 < low < high, got [{low}, {high}]", source_line())
     value = bounded(value, low, high)
     guess = stored(1.0 / value)
     product = bounded(value * guess, 0.75, 1.25)
@@ -168,12 +171,12 @@ def repeat(count: Any) -> Any:
             return scope.repeat(count)
         return _turns(scope, scope.arithmetic.whole(count.read()))
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise refuse(f"repeat takes a parameter or a whole number, got {count!r}", here())
+        raise refuse(f"repeat takes a parameter or a whole number, got {count!r}", source_line())
     scope = _scope_of(sys._getframe(1))
     return scope.repeat(constant(count)) if isinstance(scope, Tracer) else _turns(scope, count)
 
 
-def _turns(scope: Running, count: int) -> Iterator[Value]:
+def _turns(scope: EagerScope, count: int) -> Iterator[Value]:
     """The numbers of the turns."""
     return (_number(scope, turn) for turn in range(count))
 
@@ -184,14 +187,14 @@ def constant(number: float) -> Value:
 
 
 def _number(scope: Any, number: float) -> Value:
-    node = Node("constant", (), False, None, float(number), here())
+    node = Node("constant", (), False, None, float(number), source_line())
     return Value(scope, scope.emit(node, ()), False, None)
 
 
 def while_(condition: Value) -> bool:
     """``while while_(gap > tolerance):`` makes a loop whose number of turns depends on the data."""
     if not isinstance(condition, Value):
-        raise refuse(f"while_ asks for a comparison, got {type(condition).__name__}", here())
+        raise refuse(f"while_ asks for a comparison, got {type(condition).__name__}", source_line())
     if isinstance(condition.scope, Tracer):
         return condition.scope.again(condition, sys._getframe(1))
     return condition.scope.goes_on(condition.read())  # type: ignore[attr-defined,no-any-return]
@@ -214,9 +217,11 @@ class Vector:
 
 def _one_a_sample(word: str, value: Any) -> None:
     if not isinstance(value, Value):
-        raise refuse(f"{word} takes a value of the program, got {type(value).__name__}", here())
+        raise refuse(
+            f"{word} takes a value of the program, got {type(value).__name__}", source_line()
+        )
     if not value.samples:
-        raise refuse(f"{word} goes over the samples, and this value is one for all", here())
+        raise refuse(f"{word} goes over the samples, and this value is one for all", source_line())
 
 
 def _scope_of(frame: FrameType | None) -> Any:
@@ -226,7 +231,7 @@ def _scope_of(frame: FrameType | None) -> Any:
             if isinstance(value, Value):
                 return value.scope
         frame = frame.f_back
-    raise refuse("this word belongs into an algorithm, beside its x and y", here())
+    raise refuse("this word belongs into an algorithm, beside its x and y", source_line())
 
 
 # ---------------------------------------------------------------------------------------------
@@ -234,7 +239,7 @@ def _scope_of(frame: FrameType | None) -> Any:
 # ---------------------------------------------------------------------------------------------
 
 
-class Running:
+class EagerScope:
     """A scope that computes at once, in some arithmetic."""
 
     traced = False
@@ -279,10 +284,10 @@ class Algorithm:
         return f"<algorithm {self.name}{inspect.signature(self.function)}>"
 
     @cached_property
-    def place(self) -> Place:
+    def place(self) -> SourceLine:
         """Where it is defined."""
         code = self.function.__code__
-        return Place(code.co_filename, code.co_firstlineno)
+        return SourceLine(code.co_filename, code.co_firstlineno)
 
     @cached_property
     def data(self) -> int:
@@ -353,7 +358,7 @@ class Algorithm:
                 f"an algorithm takes X of shape (n, d) and y of shape (n,), got {tuple(x.shape)} "
                 f"and {tuple(targets.shape)}"
             )
-        scope = Running(Exact(len(x)))
+        scope = EagerScope(Exact(len(x)))
         given = self.values(x.shape[1], settings)
         data = (Value(scope, x, True, x.shape[1]), Value(scope, targets[:, None], True, None))
         returned = self.function(
@@ -383,8 +388,8 @@ def _setting(parameter: Parameter, given: Any, d: int) -> Tensor:
 def _unpacked(returned: Any) -> Any:
     if isinstance(returned, dict):
         return {k: _unpacked(v) for k, v in returned.items()}
-    if isinstance(returned, tuple):
-        return tuple(_unpacked(v) for v in returned)
+    if isinstance(returned, (tuple, list)):
+        return type(returned)(_unpacked(v) for v in returned)
     if not isinstance(returned, Value):
         return torch.as_tensor(returned, dtype=torch.float64)
     return shown(returned.read(), returned.width)

@@ -27,13 +27,14 @@ Every other token is ``real``. A bit of a code is 0 or 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
-from iceform.attention import Features
+from iceform import tuning
+from iceform.arithmetic.units import next_power_of_two, power_of_four
 from iceform.computer.instructions import (
     FLAG_BOUND,
     FLAG_GAP,
@@ -43,10 +44,10 @@ from iceform.computer.instructions import (
     TablePair,
 )
 from iceform.errors import CapacityError
+from iceform.heads import Features
 from iceform.validation import check_dtype, check_size
 
 LEAST_VALUES = 16  # that masks cover whatever the program
-_MESH = 257  # arguments at which a table is tried for its largest result
 _RESERVED = 1  # code 0 of a variable names none: the zero register
 
 
@@ -61,16 +62,8 @@ def underflow(dtype: torch.dtype) -> int:
     return math.ceil(math.log(2.0) - math.log(smallest)) + 1
 
 
-def power_of_four(least: float) -> float:
-    """The least power of 4 that is at least this."""
-    exponent = max(0, math.ceil(math.log2(least) / 2))
-    while 4.0**exponent < least:
-        exponent += 1
-    return 4.0**exponent
-
-
 @dataclass(frozen=True)
-class Margins:
+class MaskMargins:
     """What the masks weigh. ``away`` is X of a head, and its mask 4 X."""
 
     tau: int
@@ -80,20 +73,21 @@ class Margins:
     flag: float  # S: the logit of a branch is S FLAG
 
     @classmethod
-    def of(cls, logits: float, values: float, dtype: torch.dtype) -> Margins:
+    def of(cls, logits: float, values: float, dtype: torch.dtype) -> MaskMargins:
         """For logits up to the given size, and values in memory.
 
         The flag is the value of a unit, and the head that fetches has a logit for the value of
         every token: masks must beat S times the largest value of all, not of a flag alone.
         """
         tau = underflow(dtype)
-        flag = power_of_four(tau / (2 * FLAG_GAP))
-        fetch = power_of_four(tau + max(FLAG_BOUND, values) * flag)
-        return cls(tau, power_of_four(tau), power_of_four(tau + logits), fetch, flag)
+        flag = float(power_of_four(tau / (2 * FLAG_GAP)))
+        fetch = float(power_of_four(tau + max(FLAG_BOUND, values) * flag))
+        copy, see = float(power_of_four(tau)), float(power_of_four(tau + logits))
+        return cls(tau, copy, see, fetch, flag)
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ComputerSizes:
     """What a computer can hold.
 
     Attributes
@@ -141,13 +135,13 @@ class Sizes:
             "table": _bits(self.tables),
         }
 
-    def margins(self, dtype: torch.dtype) -> Margins:
+    def margins(self, dtype: torch.dtype) -> MaskMargins:
         """The masks that these sizes need."""
         likeness = self.width * self.values**2  # of any result to any value
-        return Margins.of(float(max(self.logits, likeness)), self.values, check_dtype(dtype))
+        return MaskMargins.of(float(max(self.logits, likeness)), self.values, check_dtype(dtype))
 
     @classmethod
-    def needed(cls, program: Assembly, lanes: int) -> Sizes:
+    def needed(cls, program: Assembly, lanes: int) -> ComputerSizes:
         """The sizes of one program on so many samples."""
         return cls(
             width=program.width,
@@ -161,16 +155,16 @@ class Sizes:
         )
 
     @classmethod
-    def for_programs(cls, programs: Iterable[Assembly], lanes: int) -> Sizes:
+    def for_programs(cls, programs: Iterable[Assembly], lanes: int) -> ComputerSizes:
         """The smallest powers of two that hold every one of them."""
         each = [cls.needed(program, lanes) for program in programs]
         if not each:
             raise CapacityError("a computer for no program has no sizes; name at least one")
-        return cls(*(_power_of_two(max(getattr(s, f.name) for s in each)) for f in fields(cls)))
+        return cls(*(next_power_of_two(max(getattr(s, f.name) for s in each)) for f in fields(cls)))
 
     def check(self, program: Assembly, lanes: int) -> None:
         """Refuse what does not fit, before anything is built."""
-        needed = Sizes.needed(program, lanes)
+        needed = ComputerSizes.needed(program, lanes)
         short = [
             f"{f.name} {getattr(needed, f.name)} (this computer: {getattr(self, f.name)})"
             for f in fields(self)
@@ -204,7 +198,7 @@ def largest_value(program: Assembly) -> float:
 
 def _largest_within(table: TablePair) -> float:
     """About the largest |F - G| for arguments in the table's range."""
-    z = torch.linspace(table.low, table.high, _MESH, dtype=torch.float64)
+    z = torch.linspace(table.low, table.high, tuning.PLACES, dtype=torch.float64)
     weights = torch.softmax(z[:, None] * table.slopes + table.biases, -1)
     f, g = weights @ table.f, weights @ table.g
     return max(float(f.max() - g.min()), float(g.max() - f.min()), 0.0)
@@ -257,10 +251,6 @@ def _bits(count: int) -> int:
     return max(1, (count - 1).bit_length())
 
 
-def _power_of_two(least: int) -> int:
-    return 1 << max(0, (least - 1).bit_length())
-
-
 KINDS = ("instruction", "unit", "memory", "entry")
 OPERANDS = ("a", "b")
 ENTRY = ("slope", "bias", "f", "g")
@@ -274,14 +264,14 @@ def code(number: Tensor | int, bits: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ComputerLayout:
     """The features of a computer's tokens."""
 
-    sizes: Sizes
+    sizes: ComputerSizes
     features: Features
 
     @classmethod
-    def of(cls, sizes: Sizes) -> Layout:
+    def of(cls, sizes: ComputerSizes) -> ComputerLayout:
         """In order: kinds, names, values, a table's entry, an instruction's fields, and fetched."""
         bits, width = sizes.bits, sizes.width
         blocks = dict.fromkeys(("real", "null", *KINDS), 1)
@@ -313,24 +303,8 @@ class Layout:
         """The features of these blocks, in order."""
         return torch.cat([torch.arange(self.features.total)[self.features[n]] for n in names])
 
-    def read(self, weights: Mapping[str, float]) -> Tensor:
-        """The map that adds up blocks with these weights: (size, features).
 
-        Blocks are of one size; a single feature goes to every row.
-        """
-        rows = max(self.size(name) for name in weights)
-        matrix = torch.zeros(rows, self.features.total, dtype=torch.float64)
-        for name, weight in weights.items():
-            at = self.features[name]
-            matrix[torch.arange(rows), torch.arange(at.start, at.stop).expand(rows)] += weight
-        return matrix
-
-    def into(self, name: str) -> Tensor:
-        """The map that puts numbers into a block: (features, size)."""
-        return self.read({name: 1.0}).mT.contiguous()
-
-
-def field_sizes(sizes: Sizes) -> dict[str, int]:
+def field_sizes(sizes: ComputerSizes) -> dict[str, int]:
     """Ten reads, the destination, the table, the next address."""
     bits = sizes.bits
     names = dict.fromkeys((*READ_FIELDS, "destination"), bits["variable"])

@@ -32,12 +32,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.attention import FrozenNetwork
-from iceform.attention.variants import HeadGroup, ProjectedAttention
 from iceform.computer.block import LAYERS
 from iceform.computer.instructions import Instruction, check_decided
-from iceform.computer.prompt import Prompt
+from iceform.computer.prompt import ProgramPrompt
 from iceform.errors import BoundError, ShapeError
+from iceform.heads import FrozenNetwork
+from iceform.heads.variants import HeadGroup, ProjectedAttention
 
 Cycle = Callable[[Tensor], Tensor]
 
@@ -82,7 +82,7 @@ def _turn(layer: ProjectedAttention) -> Cycle:
 class BranchWatch:
     """A cycle, and what FLAG is wherever a branch is met; what it finds stays on the device."""
 
-    def __init__(self, cycle: Cycle, prompt: Prompt) -> None:
+    def __init__(self, cycle: Cycle, prompt: ProgramPrompt) -> None:
         assembly, tokens = prompt.assembly, prompt.tokens
         self.cycle, self.prompt, self.assembly = cycle, prompt, assembly
         last = max(i.address for i in assembly.instructions)
@@ -206,7 +206,7 @@ class ComputerTrace:
         The block that ran.
     """
 
-    prompt: Prompt
+    prompt: ProgramPrompt
     states: Tensor
     network: FrozenNetwork
 
@@ -272,7 +272,7 @@ class ComputerTrace:
 def watch(
     network: FrozenNetwork,
     cycle: Cycle,
-    prompt: Prompt,
+    prompt: ProgramPrompt,
     cycles: int | None,
     seen: Callable[[int], None] | None = None,
 ) -> ComputerTrace:
@@ -295,5 +295,5 @@ def watch(
     return ComputerTrace(prompt, torch.stack(states), network)
 
 
-def _at(prompt: Prompt, tokens: Tensor, addresses: set[int]) -> bool:
+def _at(prompt: ProgramPrompt, tokens: Tensor, addresses: set[int]) -> bool:
     return int(prompt.counter(tokens)) in addresses

@@ -6,9 +6,9 @@ and that needs no product: :math:`\sum_j u_j f_j` is a matrix times a vector. Su
 off by :math:`\gamma_k` times their sizes either way (:mod:`iceform.computer.rounding`).
 
 **Look-ups.** Few arguments are looked up by the softmax over all entries. For many, equally spaced
-keys are recognised by their own numbers (:func:`iceform.backends.reading.even_grid`): then the
+keys are recognised by their own numbers (:func:`iceform.run.reading.even_grid`): then the
 table is a :class:`~iceform.Interpolant` and is looked up in a window around each argument, by the
-certified code of :mod:`iceform.backends`; if it has few entries, :class:`Rational` finds them all
+certified code of :mod:`iceform.run`; if it has few entries, :class:`Rational` finds them all
 by one exponential; and if its values lie on a parabola, :class:`Quadratic` says what it is. All of
 this is read off the entries: change one value, and the table is looked up entry by entry.
 """
@@ -24,14 +24,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.backends import primitives
-from iceform.backends.reading import EVEN_UNITS, even_grid
-from iceform.interpolation import Grid, Interpolant
-from iceform.interpolation.bounds import lattice_sum, linear_reproduction, mass_beyond, nome
+from iceform import tuning
+from iceform.run import primitives
+from iceform.run.reading import EVEN_UNITS, even_grid
+from iceform.tables import Grid, Interpolant
+from iceform.tables.bounds import lattice_sum, linear_reproduction, mass_beyond, nome
 
 
 @dataclass(frozen=True, eq=False)
-class Product:
+class ScaledValue:
     """``of * factor + offset``, shapes (b, lanes, m) or 1 where all are equal; no offset is 0."""
 
     of: Tensor
@@ -81,20 +82,20 @@ class Product:
         """Some problems and lanes of it, multiplied out."""
         of, factor = (_cut(t, rows, lanes) for t in (self.of, self.factor))
         offset = None if self.offset is None else _cut(self.offset, rows, lanes)
-        return Product(of, factor, offset).dense
+        return ScaledValue(of, factor, offset).dense
 
 
-Value = Tensor | Product
+Value = Tensor | ScaledValue
 
 
 def dense(value: Value) -> Tensor:
     """As a tensor."""
-    return value.dense if isinstance(value, Product) else value
+    return value.dense if isinstance(value, ScaledValue) else value
 
 
 def part(value: Value, rows: slice, lanes: list[int] | None) -> Tensor:
     """Some problems of a value, and of many lanes some."""
-    return value.part(rows, lanes) if isinstance(value, Product) else _cut(value, rows, lanes)
+    return value.part(rows, lanes) if isinstance(value, ScaledValue) else _cut(value, rows, lanes)
 
 
 def _cut(value: Tensor, rows: slice, lanes: list[int] | None) -> Tensor:
@@ -102,11 +103,7 @@ def _cut(value: Tensor, rows: slice, lanes: list[int] | None) -> Tensor:
     return value if lanes is None or value.shape[1] == 1 else value[:, lanes]
 
 
-_CHUNK = 1 << 20  # weights held at once: 8 MiB of float64
-_NOTED = 1 << 10  # extents held before they are looked at
 MANY = 1 << 14  # arguments from which a window pays
-_MOST_ENTRIES = 64  # of a table that is found by one exponential
-_CACHED = 1 << 16  # arguments at once, in cache
 CLOSED_UNITS = 16.0  # in the last place, by which a table may miss a parabola
 GRID_UNITS = float(EVEN_UNITS)  # in the last place, by which keys may miss an even grid
 
@@ -119,7 +116,7 @@ def look_up(
 ) -> Float[Tensor, "*b h"]:
     """sum_k softmax_k(slopes z + biases) values, for every argument with the keys of its head."""
     flat = z.reshape(-1, z.shape[-1])
-    rows = max(1, _CHUNK // slopes.numel())
+    rows = max(1, tuning.COMPUTER_LOOKUPS_CHUNK // slopes.numel())
     each = [_softmax(part, slopes, biases, values) for part in flat.split(rows)]
     return (each[0] if len(each) == 1 else torch.cat(each)).reshape(z.shape)
 
@@ -154,7 +151,7 @@ class Extents:
     def note(self, low: Tensor, high: Tensor, curve: Curve) -> None:
         """Arguments from ``low`` to ``high`` were taken for a closed form's."""
         self.seen.append((low, high, curve.low, curve.high))
-        if len(self.seen) >= _NOTED:
+        if len(self.seen) >= tuning.COMPUTER_LOOKUPS_NOTED:
             self.outside()
 
     def beyond(self) -> Tensor | bool:
@@ -212,7 +209,7 @@ class TableLookup:
         first, second = (way[1:] for way in self._turns)
         return _looked(plus, *first, watched).add_(_looked(minus, *second, watched))
 
-    def product(self, a: Tensor, b: Tensor, watched: Extents) -> Product | None:
+    def product(self, a: Tensor, b: Tensor, watched: Extents) -> ScaledValue | None:
         """F(a + b) - G(a - b) as a product of a and b; None where the table is none."""
         form = self._bilinear
         if form is None:
@@ -293,7 +290,7 @@ class Rational:
     def __call__(self, z: Tensor) -> Tensor:
         """The average, in parts that stay in cache."""
         flat = z.reshape(-1)
-        parts = [self._part(one) for one in flat.split(_CACHED)]
+        parts = [self._part(one) for one in flat.split(tuning.COMPUTER_LOOKUPS_CACHED)]
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).reshape(z.shape)
 
     def _part(self, z: Tensor) -> Tensor:
@@ -313,7 +310,11 @@ def rational(table: Interpolant, dtype: torch.dtype) -> Rational | None:
     grid, c = table.grid, table.sharpness
     assert isinstance(grid, Grid)
     last = grid.cells
-    reach = 0.9 * math.log(torch.finfo(dtype).max) / (2 * c * last) if last <= _MOST_ENTRIES else 0
+    reach = (
+        0.9 * math.log(torch.finfo(dtype).max) / (2 * c * last)
+        if last <= tuning.COMPUTER_LOOKUPS_MOST_ENTRIES
+        else 0
+    )
     if reach < last / 2 or c * last * last / 4 > -0.9 * math.log(torch.finfo(dtype).tiny):
         return None
     weights = tuple(math.exp(-c * (k - last / 2) ** 2) for k in range(last + 1))
@@ -381,7 +382,7 @@ class Bilinear:
     plus: Quadratic
     minus: Quadratic
 
-    def __call__(self, a: Tensor, b: Tensor) -> Product:
+    def __call__(self, a: Tensor, b: Tensor) -> ScaledValue:
         """As a product of the larger operand."""
         if a.numel() >= b.numel():
             large, small, with_large, with_small = a, b, self.a, self.b
@@ -391,7 +392,7 @@ class Bilinear:
         offset = small * with_small + self.one if with_small else None
         if offset is None and self.one:
             offset = small.new_full((1, 1, 1), self.one)
-        return Product(large, factor + with_large if with_large else factor, offset)
+        return ScaledValue(large, factor + with_large if with_large else factor, offset)
 
 
 def bilinear(plus: Quadratic, minus: Quadratic) -> Bilinear | None:
@@ -449,7 +450,7 @@ def _missing(c: float, guards: int) -> float:
 
 
 def _bend(c: float, guards: int, cells: int) -> float:
-    """How far E (k - u)^2 is from 1/(2c): aliasing, what is missing of it, and of the weights."""
+    """Bound of |E (k - u)^2 - 1/(2c)|: aliasing, the missing tails, and errors of the weights."""
     q = nome(c)
     alias = 2 * math.pi**2 / c**2 * math.fsum(m * m * q ** (m * m) for m in range(1, 9))
     mass = mass_beyond(c, guards, cells)

@@ -22,16 +22,16 @@ from iceform.computer.instructions import (
     FLAG,
     Assembly,
     Instruction,
+    MemoryVariable,
     Output,
     TablePair,
-    Variable,
     Write,
 )
 from iceform.computer.layout import (
     OPERANDS,
     READ_FIELDS,
-    Layout,
-    Sizes,
+    ComputerLayout,
+    ComputerSizes,
     code,
 )
 from iceform.errors import BoundError, CapacityError, ProgramError, ShapeError
@@ -41,7 +41,7 @@ _FIRST_VARIABLE = 1  # code 0 is the zero register
 
 
 @dataclass(frozen=True, eq=False)
-class Prompt:
+class ProgramPrompt:
     """A program with its data; as tokens where somebody asks for them.
 
     Attributes
@@ -59,7 +59,7 @@ class Prompt:
     """
 
     assembly: Assembly
-    layout: Layout
+    layout: ComputerLayout
     samples: int
     memory: Mapping[str, Tensor]
     changed: Tensor | None = None
@@ -76,11 +76,11 @@ class Prompt:
         """All of it as tokens."""
         return self._written() if self.changed is None else self.changed
 
-    def with_tokens(self, tokens: Float[Tensor, "*b t d"]) -> Prompt:
+    def with_tokens(self, tokens: Float[Tensor, "*b t d"]) -> ProgramPrompt:
         """The same places with other tokens in them."""
         return replace(self, changed=tokens)
 
-    def with_lanes(self, samples: int) -> Prompt:
+    def with_lanes(self, samples: int) -> ProgramPrompt:
         """The same program with the first few samples alone."""
         if samples not in self._shorter:
             kept = {
@@ -91,11 +91,11 @@ class Prompt:
         return self._shorter[samples]
 
     @cached_property
-    def _shorter(self) -> dict[int, Prompt]:
+    def _shorter(self) -> dict[int, ProgramPrompt]:
         return {}
 
     @cached_property
-    def one_problem(self) -> Prompt:
+    def one_problem(self) -> ProgramPrompt:
         """The first problem of a batch, as a batch of one."""
         if self.changed is not None:
             return replace(self, changed=_first(self.changed))
@@ -173,14 +173,14 @@ class Prompt:
 
 
 def write_prompt(
-    layout: Layout,
+    layout: ComputerLayout,
     assembly: Assembly,
     memory: Mapping[str, Float[Tensor, "*b lanes m"]],
     samples: int,
-) -> Prompt:
+) -> ProgramPrompt:
     """A program with the given memory; dtype and device are the memory's."""
     _check(layout, assembly, memory)
-    return Prompt(assembly, layout, samples, memory)
+    return ProgramPrompt(assembly, layout, samples, memory)
 
 
 def initial_memory(
@@ -205,7 +205,11 @@ def initial_memory(
 
 
 def _starts_with(
-    variable: Variable, data: Mapping[str, Tensor], samples: int, width: int, assembly: Assembly
+    variable: MemoryVariable,
+    data: Mapping[str, Tensor],
+    samples: int,
+    width: int,
+    assembly: Assembly,
 ) -> Tensor:
     lanes = len(_lanes(variable, samples))
     # What goes to every component is held once.
@@ -217,7 +221,7 @@ def _starts_with(
 
 
 def _written(
-    variable: Variable,
+    variable: MemoryVariable,
     write: Write,
     data: Mapping[str, Tensor],
     lanes: int,
@@ -258,7 +262,7 @@ def variable_numbers(assembly: Assembly) -> dict[str, int]:
 # ---------------------------------------------------------------------- tokens of each kind
 
 
-def _filled(layout: Layout, count: int, blocks: Mapping[str, Tensor]) -> Tensor:
+def _filled(layout: ComputerLayout, count: int, blocks: Mapping[str, Tensor]) -> Tensor:
     rows = torch.zeros(count, layout.features.total, dtype=torch.float64)
     for name, values in blocks.items():
         rows[:, layout.features[name]] = values.double()
@@ -269,11 +273,11 @@ def _real(kind: str) -> dict[str, Tensor]:
     return {"real": torch.ones(1), kind: torch.ones(1)}
 
 
-def _instructions(layout: Layout, assembly: Assembly) -> Tensor:
+def _instructions(layout: ComputerLayout, assembly: Assembly) -> Tensor:
     return torch.cat([_instruction(layout, assembly, i) for i in assembly.instructions])
 
 
-def _instruction(layout: Layout, assembly: Assembly, i: Instruction) -> Tensor:
+def _instruction(layout: ComputerLayout, assembly: Assembly, i: Instruction) -> Tensor:
     tables = [t.name for t in assembly.tables]
     blocks = _real("instruction") | {
         "key": code(i.address, layout.size("key")),
@@ -289,18 +293,18 @@ def _instruction(layout: Layout, assembly: Assembly, i: Instruction) -> Tensor:
     return _filled(layout, 1, blocks)
 
 
-def _entries(layout: Layout, assembly: Assembly) -> Tensor:
+def _entries(layout: ComputerLayout, assembly: Assembly) -> Tensor:
     each = [_table(layout, number, table) for number, table in enumerate(assembly.tables)]
     return torch.cat(each)
 
 
-def _table(layout: Layout, number: int, table: TablePair) -> Tensor:
+def _table(layout: ComputerLayout, number: int, table: TablePair) -> Tensor:
     columns = {"slope": table.slopes, "bias": table.biases, "f": table.f, "g": table.g}
     blocks = _real("entry") | {name: column[:, None] for name, column in columns.items()}
     return _filled(layout, table.tokens, blocks | {"table": code(number, layout.size("table"))})
 
 
-def _units(layout: Layout, assembly: Assembly, samples: int) -> Tensor:
+def _units(layout: ComputerLayout, assembly: Assembly, samples: int) -> Tensor:
     lanes = torch.arange(samples + 1)
     blocks = _real("unit") | {
         "lane": code(lanes, layout.size("lane")),
@@ -309,7 +313,7 @@ def _units(layout: Layout, assembly: Assembly, samples: int) -> Tensor:
     return _filled(layout, len(lanes), blocks)
 
 
-def _memory(layout: Layout, assembly: Assembly, samples: int) -> Tensor:
+def _memory(layout: ComputerLayout, assembly: Assembly, samples: int) -> Tensor:
     each = []
     for variable in assembly.variables:
         lanes = torch.tensor(_lanes(variable, samples))
@@ -321,12 +325,12 @@ def _memory(layout: Layout, assembly: Assembly, samples: int) -> Tensor:
     return torch.cat(each)
 
 
-def _variable_code(layout: Layout, assembly: Assembly, name: str | None) -> Tensor:
+def _variable_code(layout: ComputerLayout, assembly: Assembly, name: str | None) -> Tensor:
     number = 0 if name is None else variable_numbers(assembly)[name]
     return code(number, layout.size("variable"))
 
 
-def _lanes(variable: Variable, samples: int) -> range:
+def _lanes(variable: MemoryVariable, samples: int) -> range:
     return range(1) if variable.lanes == "lane0" else range(1, samples + 1)
 
 
@@ -345,7 +349,7 @@ def _slices(counts: Mapping[str, int], start: int = 0) -> dict[str, slice]:
 # ---------------------------------------------------------------------- what is refused
 
 
-def _check(layout: Layout, assembly: Assembly, memory: Mapping[str, Tensor]) -> None:
+def _check(layout: ComputerLayout, assembly: Assembly, memory: Mapping[str, Tensor]) -> None:
     names = {v.name for v in assembly.variables}
     assembly.check_flag()
     if set(memory) != names:
@@ -354,7 +358,7 @@ def _check(layout: Layout, assembly: Assembly, memory: Mapping[str, Tensor]) -> 
     check_values(layout.sizes, memory)
 
 
-def check_values(sizes: Sizes, memory: Mapping[str, Tensor], when: str = "starts") -> None:
+def check_values(sizes: ComputerSizes, memory: Mapping[str, Tensor], when: str = "starts") -> None:
     """Values are what the masks cover."""
     for name, value in memory.items():
         largest = float(value.abs().max()) if value.numel() else 0.0

@@ -24,26 +24,23 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from iceform import tuning
 from iceform.arithmetic import at_most
 from iceform.arithmetic.balls import ball_arithmetic, balls_of, uppermost, whole_power
 from iceform.computer.exact import whole
-from iceform.computer.graph import Graph, Node, Place, refuse, run
+from iceform.computer.graph import Graph, Node, SourceLine, refuse, run
 from iceform.computer.ranges import Assumed, Ranges
 from iceform.errors import BoundError, PrecisionError
-from iceform.functions.formulas import trees
-from iceform.functions.formulas.functions import exact_value
+from iceform.expressions.formulas import trees
+from iceform.expressions.formulas.functions import exact_value
 
-_BITS = 128  # to begin with
-_MOST_BITS = 1 << 13
-_SHARE = 2.0**-10  # of the distance that the radius of the exact answer may be
-_NOTHING = 2.0**-60  # distances below this need no finer radius
 Array = Any  # numpy arrays of flint.arb, which ships no types
 
 
 class UndecidedError(PrecisionError):
     """A comparison whose ball contains 0, or a bound that a ball straddles: more bits may tell."""
 
-    def __init__(self, why: str, place: Place | None = None) -> None:
+    def __init__(self, why: str, place: SourceLine | None = None) -> None:
         super().__init__(why)
         self.place = place
 
@@ -195,7 +192,7 @@ class Balls:
         compute: Callable[..., Array] = getattr(self, f"_{node.op}")
         return compute(node, *args)
 
-    def positive(self, value: Array, where: Place | None) -> bool:
+    def positive(self, value: Array, where: SourceLine | None) -> bool:
         """Whether a condition's value, 0 or 1, is 1."""
         goes_on = bool(value[0] > 0.5)
         self.turns += goes_on
@@ -324,7 +321,7 @@ def enclose(
     BoundError
         If a state left the bound that was assumed of it.
     """
-    bits = _BITS
+    bits = tuning.PROOFS_BITS
     while True:
         try:
             found = _at(graph, ranges, given, computed, bits)
@@ -333,10 +330,13 @@ def enclose(
             found, why = None, undecided
         if found is not None:
             balls, distance, radius = found
-            if radius <= _SHARE * max(distance, _NOTHING) or bits >= _MOST_BITS:
+            if (
+                radius <= tuning.PROOFS_SHARE * max(distance, tuning.PROOFS_NOTHING)
+                or bits >= tuning.PROOFS_MOST_BITS
+            ):
                 nearest = {_line(n): v for n, v in balls.nearest.items()}
                 return ExactDistance(distance, radius, bits, nearest, balls.turns)
-        if bits >= _MOST_BITS:
+        if bits >= tuning.PROOFS_MOST_BITS:
             error = refuse(
                 f"{why} with {bits} bits; change the data, the number of steps, or what is "
                 "compared. Equal numbers are a tie at any precision: write z > 0 for relu(z) > 0, "

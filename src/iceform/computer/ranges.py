@@ -19,34 +19,31 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
 import torch
 
+from iceform import tuning
 from iceform.arithmetic import Interval, at_least, at_most, exactly
 from iceform.computer.exact import run_exactly
-from iceform.computer.graph import Block, Carried, Graph, Loop, Node, refuse
+from iceform.computer.graph import Block, Graph, Loop, LoopVariable, Node, refuse
 from iceform.errors import BoundError, ProgramError
-from iceform.functions.formulas import trees
-from iceform.functions.formulas.calculus import derivative
-from iceform.functions.formulas.enclosing import jets
-from iceform.functions.formulas.polynomials import line
+from iceform.expressions.formulas import trees
+from iceform.expressions.formulas.calculus import derivative
+from iceform.expressions.formulas.enclosing import jets
+from iceform.expressions.formulas.polynomials import line
 
 _SAFETY = 2.0
-_DRAWS = 8
 SAMPLED = 256  # samples of a draw at most: means of more vary less
 _LARGEST = 1e6  # a state that was seen larger than this is unbounded
-_PLAIN = 3  # rounds of joining before ends that move go on to 0 or to the next power of 4
-_ROUNDS = 12  # of joining before states that still grow are given a bound
-_TURNS = 2000  # of a while_ loop in a draw
-_CELLS = 256  # that a range is cut into for a scalar function
 
 
 @lru_cache(maxsize=4096)
 def enclosed(tree: trees.Node, low: float, high: float) -> tuple[float, float]:
     """Bounds of the values on [low, high], kinks and jumps included; infinite where none are."""
-    edges = torch.linspace(low, high, _CELLS + 1, dtype=torch.float64)
+    edges = torch.linspace(low, high, tuning.RANGES_CELLS + 1, dtype=torch.float64)
     edges[0], edges[-1] = low, high
     found = jets(tree, Interval(edges[:-1], edges[1:]), 0).value
     return float(found.low.min()), float(found.high.max())
@@ -167,7 +164,7 @@ def _outward(low: float, high: float) -> Range:
 
 
 @dataclass(frozen=True)
-class Domain:
+class ProgramDomain:
     """What the data and the parameters may be."""
 
     x: Range
@@ -227,7 +224,7 @@ class Ranges:
     """The range of every node, and what they rest on."""
 
     graph: Graph
-    domain: Domain
+    domain: ProgramDomain
     bounds: Mapping[str, Range]
     known: dict[Node, Range] = field(default_factory=dict)
     assumed: dict[Node, Assumed] = field(default_factory=dict)
@@ -254,6 +251,9 @@ class Ranges:
         found: Range = _RULES[node.op](node, args)
         if node.op == "mul":
             found = found.meet(self._powers(node))
+        between = self._between(node)
+        if between is not None:
+            found = found.meet(between)
         if node.op == "bounded":
             self.assumed[node] = Assumed(node, _told(node), found, by_author=True)
         if not found.finite and all(a.finite for a in args):
@@ -295,6 +295,34 @@ class Ranges:
         given, ranges = ", ".join(sorted(found)), ", ".join(sorted(found.values()))
         return f"; it comes from {ranges}, and compile takes narrower ranges: {given}"
 
+    def _between(self, node: Node) -> Range | None:
+        """The hull of a and b, where a node is c (a - b) + b and 0 <= c <= 1, as of where."""
+        added = node.args[1] if node.op == "add" else _number_added(node.attr)
+        if added is None or node.op not in ("add", "apply") or node.args[0].op != "mul":
+            return None
+        product = node.args[0]
+        for share, difference in (product.args, product.args[::-1]):
+            ends = self._ends(difference, added)
+            if ends is not None and Range(0.0, 1.0).holds(self.known[share]):
+                return ends
+        return None
+
+    def _ends(self, difference: Node, b: Node | Fraction) -> Range | None:
+        """The hull of a and b, where ``difference`` is a - b, a or b a number or a node."""
+        args, tree = difference.args, difference.attr
+        if isinstance(b, Fraction):
+            if difference.op == "apply" and tree == _less(trees.Variable(), trees.Number(b)):
+                return self.known[args[0]].join(_point(b))
+            return None
+        if difference.op == "add" and args[1].op == "apply" and args[1].args == (b,):
+            negated = args[1].attr == trees.Operation("neg", (trees.Variable(),))
+            return self.known[args[0]].join(self.known[b]) if negated else None
+        if difference.op == "apply" and args == (b,) and isinstance(tree, trees.Operation):
+            a = tree.arguments[0]
+            if isinstance(a, trees.Number) and tree == _less(a, trees.Variable()):
+                return self.known[b].join(_point(a.value))
+        return None
+
     def loop(self, loop: Loop) -> None:
         """States joined with what a turn makes of them, until they hold."""
         for carried in loop.carried:
@@ -306,9 +334,9 @@ class Ranges:
                 self._assume(carried.state, carried.name, stated.join(start), by_author=True)
         self._begin(loop)
         rounds = 0
-        while growing := self._grown(loop, widen=rounds >= _PLAIN):
+        while growing := self._grown(loop, widen=rounds >= tuning.RANGES_PLAIN):
             rounds += 1
-            if rounds > _ROUNDS or isinstance(growing, ProgramError):
+            if rounds > tuning.RANGES_ROUNDS or isinstance(growing, ProgramError):
                 if not self._bounded(loop, growing) and isinstance(growing, ProgramError):
                     raise growing
                 self._begin(loop)
@@ -325,7 +353,7 @@ class Ranges:
                 start = start.join(self.known[loop.count])
             self.known[carried.state] = self._of_state(carried.state, start)
 
-    def _grown(self, loop: Loop, widen: bool) -> list[Carried] | ProgramError:
+    def _grown(self, loop: Loop, widen: bool) -> list[LoopVariable] | ProgramError:
         """Run a turn, join the states with it; those that were not held, or what went wrong."""
         try:
             self.block(loop.body)
@@ -344,7 +372,7 @@ class Ranges:
                 grown.append(carried)
         return grown
 
-    def _bounded(self, loop: Loop, growing: list[Carried] | ProgramError) -> bool:
+    def _bounded(self, loop: Loop, growing: list[LoopVariable] | ProgramError) -> bool:
         """Whether states were given bounds: those that grow, or that grew until all went wrong."""
         if isinstance(growing, ProgramError):
             free = [c for c in loop.carried if c.state not in self.assumed]
@@ -353,7 +381,7 @@ class Ranges:
             self._bound(loop, carried)
         return bool(growing) or self._one_signed(loop)
 
-    def _bound(self, loop: Loop, carried: Carried) -> None:
+    def _bound(self, loop: Loop, carried: LoopVariable) -> None:
         """Ends that moved go to twice what was seen."""
         name, seen = carried.name, self._seen_of(carried.state).size
         if not seen <= _LARGEST:
@@ -403,6 +431,23 @@ class Ranges:
 # ---------------------------------------------------------------------------------------------
 # operations
 # ---------------------------------------------------------------------------------------------
+
+
+def _less(a: trees.Node, b: trees.Node) -> trees.Node:
+    return trees.Operation("-", (a, b))
+
+
+def _point(number: Fraction) -> Range:
+    return Range(float(number), float(number))  # numbers of programs are float64's
+
+
+def _number_added(tree: Any) -> Fraction | None:
+    """c of z + c."""
+    if isinstance(tree, trees.Operation) and tree.name == "+":
+        first, second = tree.arguments
+        if isinstance(first, trees.Variable) and isinstance(second, trees.Number):
+            return second.value
+    return None
 
 
 def _attended(node: Node, args: list[Range]) -> Range:
@@ -468,7 +513,7 @@ def _unbounded(node: Node, args: list[Range]) -> str:
 # ---------------------------------------------------------------------------------------------
 
 
-def _seen_in_runs(graph: Graph, domain: Domain) -> dict[Node, Range]:
+def _seen_in_runs(graph: Graph, domain: ProgramDomain) -> dict[Node, Range]:
     """Every state's range in runs on random data with the default parameters."""
     seen: dict[Node, Range] = {}
 
@@ -480,12 +525,12 @@ def _seen_in_runs(graph: Graph, domain: Domain) -> dict[Node, Range]:
 
     generator = torch.Generator().manual_seed(0)
     few = replace(domain, samples=min(domain.samples, SAMPLED))
-    for draw in range(_DRAWS):
+    for draw in range(tuning.RANGES_DRAWS):
         given = drawn(graph, few, generator)
         if draw % 2:
             given["y"] = _following(given["x"], given["y"], generator)
         try:
-            run_exactly(graph, given, note, _TURNS)
+            run_exactly(graph, given, note, tuning.RANGES_TURNS)
         except ProgramError:
             continue
     return seen
@@ -497,7 +542,9 @@ def _following(x: torch.Tensor, y: torch.Tensor, generator: torch.Generator) -> 
     return y.sort(0).values[side.argsort(0).argsort(0)[:, 0]]
 
 
-def drawn(graph: Graph, domain: Domain, generator: torch.Generator) -> dict[str, torch.Tensor]:
+def drawn(
+    graph: Graph, domain: ProgramDomain, generator: torch.Generator
+) -> dict[str, torch.Tensor]:
     """Random data of the domain, and the default parameters, as the exact arithmetic has them."""
 
     def uniform(allowed: Range, *shape: int) -> torch.Tensor:
@@ -518,7 +565,7 @@ def drawn(graph: Graph, domain: Domain, generator: torch.Generator) -> dict[str,
     return given
 
 
-def find_ranges(graph: Graph, domain: Domain, bounds: Mapping[str, Range]) -> Ranges:
+def find_ranges(graph: Graph, domain: ProgramDomain, bounds: Mapping[str, Range]) -> Ranges:
     """The range of every node of a graph."""
     ranges = Ranges(graph, domain, bounds)
     for name in set(bounds) - graph.names:

@@ -59,6 +59,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from iceform import tuning
+from iceform.arithmetic.units import EXP_UNITS, OUTWARD_MANY, gamma
 from iceform.computer.instructions import Assembly, Instruction, Operand, TablePair
 from iceform.computer.layout import largest_result
 from iceform.computer.lookups import (
@@ -69,18 +71,8 @@ from iceform.computer.lookups import (
     rational_rounding,
     uniform,
 )
-from iceform.interpolation import RoundingModel
+from iceform.tables import RoundingModel
 from iceform.validation import unit_roundoff
-
-EXP_UNITS = 4.0  # units in the last place that exp may be off
-_CELLS = 8  # per entry of a table
-_CHUNK = 1 << 21  # numbers held at once
-_OUTWARD = 1 + 2.0**-30  # covers the rounding of these bounds themselves
-
-
-def gamma(terms: float, unit: float) -> float:
-    """Gamma_k = k u / (1 - k u); infinite where that bounds nothing."""
-    return terms * unit / (1 - terms * unit) if terms * unit < 1 else math.inf
 
 
 @dataclass(frozen=True)
@@ -106,12 +98,12 @@ def column_facts(
         return ColumnFacts(0.0, 0.0, 0.0)
     edges = _edges(s, b, low, high)
     cells = len(edges) - 1
-    rows = max(1, _CHUNK // len(s))
+    rows = max(1, tuning.NUMBERS_AT_ONCE // len(s))
     parts = [
         _cells(s, b, v, edges[i], edges[i + 1], unit, extra)
         for i in torch.arange(cells).split(rows)
     ]  # fmt: skip
-    rounding, slope, largest = (float(max(p[k] for p in parts)) * _OUTWARD for k in range(3))
+    rounding, slope, largest = (float(max(p[k] for p in parts)) * OUTWARD_MANY for k in range(3))
     return ColumnFacts(rounding, slope, largest)
 
 
@@ -126,7 +118,7 @@ def _edges(s: Tensor, b: Tensor, low: float, high: float) -> Tensor:
     gaps = torch.unique(torch.cat([ends, equal]))
     if len(gaps) == 1:
         return ends
-    parts = torch.arange(_CELLS, dtype=torch.float64) / _CELLS
+    parts = torch.arange(tuning.ROUNDING_CELLS, dtype=torch.float64) / tuning.ROUNDING_CELLS
     inside = gaps[:-1, None] + gaps.diff()[:, None] * parts
     edges: Tensor = torch.cat([inside.flatten(), ends[1:]])
     return edges
@@ -229,7 +221,7 @@ class InstructionRounding:
     @property
     def total(self) -> float:
         """All of it, in the value that is stored."""
-        return (self.slope * self.argument + self.look_up + self.store + self.leak) * _OUTWARD
+        return (self.slope * self.argument + self.look_up + self.store + self.leak) * OUTWARD_MANY
 
 
 def instruction_rounding(
@@ -274,7 +266,7 @@ def argument_rounding(
 ) -> float:  # fmt: skip
     """Of a + b and of a - b, given what memory holds."""
     before = _result_before(assembly, instruction)
-    reads = _Reads(bounds, before, samples, width, unit)
+    reads = _ReadErrors(bounds, before, samples, width, unit)
     return reads.argument(instruction.a, instruction.b)
 
 
@@ -290,7 +282,7 @@ def _result_before(assembly: Assembly, instruction: Instruction) -> float:
 
 
 @dataclass(frozen=True)
-class _Reads:
+class _ReadErrors:
     bounds: Mapping[str, float]
     before: float
     samples: int

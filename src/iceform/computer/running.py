@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from iceform.arithmetic import at_least, at_most
-from iceform.certificates import Enclosure, Ledger, Result, Step
+from iceform.certificates import DerivationStep, Enclosure, Ledger, Result
 from iceform.computer.compile import Program
 from iceform.computer.exact import as_column
 from iceform.computer.proofs import ExactDistance, available
@@ -26,7 +26,7 @@ def run(
     X: Tensor,
     y: Tensor | None = None,
     *,
-    backend: str = "literal",
+    backend: str = "auto",
     **settings: Any,
 ) -> Result:
     """:meth:`Computer.run`."""
@@ -41,16 +41,19 @@ def run(
     check_balls(program)
     prompt = computer.prompt(program, x.to(computer.dtype), targets.to(computer.dtype), **settings)
     execution = computer.execute(prompt, backend=backend)
-    found = {name: value.double() for name, value in execution.outputs.items()}
-    names = list(program.graph.outputs)
+    outputs = {name: execution.outputs[name] for name in program.graph.outputs}
+    found = {name: value.double() for name, value in outputs.items()}
     return Result(
-        execution.outputs[names[0]],
-        certificate=program.certify(computer.dtype, backend, **settings)[0],
+        next(iter(outputs.values())),
+        certificate=program.certify(computer.dtype, execution.backend, **settings)[0],
         attestation=execution.attestation,
         ledger=_ledger(execution),
         passes=execution.cycles,
-        parts=execution.outputs,
-        enclosure=enclosure_of(program, x, targets, found, settings, computer.dtype, backend),
+        parts=outputs,
+        enclosure=enclosure_of(
+            program, x, targets, found, settings, computer.dtype, execution.backend
+        ),
+        form=program.graph.packed,
     )
 
 
@@ -118,7 +121,9 @@ def enclosure_of(
         exact = program.enclosed(x, y, found, **settings)
         step, domain = _step(exact), _domain(exact)
     else:
-        step = Step("distance", "max |answer|", math.inf, "the answer holds NaN or infinity")
+        step = DerivationStep(
+            "distance", "max |answer|", math.inf, "the answer holds NaN or infinity"
+        )
         domain = {}
     return Enclosure.total(
         {"distance": step.value},
@@ -130,8 +135,8 @@ def enclosure_of(
     )
 
 
-def _step(exact: ExactDistance) -> Step:
-    return Step(
+def _step(exact: ExactDistance) -> DerivationStep:
+    return DerivationStep(
         "distance",
         "max |answer - ball|",
         exact.distance,

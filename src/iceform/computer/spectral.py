@@ -25,16 +25,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from iceform import tuning
 from iceform.computer.graph import Node
+from iceform.computer.loop_slices import LoopSlice, NotApplicableError, RangesAtParameters
 from iceform.computer.ranges import Range
-from iceform.computer.scalars import OtherError, Part, Values
 
 Polynomial = tuple[Range, ...]  # coefficients of H^0, H^1, ...
 Combination = Mapping[Node, Polynomial]  # by state
 
-_CELLS = 192
 _MOST = 6  # states, and degree
-_SCALES = (1.0, 0.3, 0.1, 0.03, 0.01)
 _SLACK = 2.0**-40  # of norms, for rounding
 _ZERO = Range(0.0, 0.0)
 
@@ -54,7 +53,7 @@ class _Part:
 
     def plus(self, other: _Part) -> _Part:
         if self.kind != other.kind:
-            raise OtherError
+            raise NotApplicableError
         both = {s: _sum(self.p.get(s, ()), other.p.get(s, ())) for s in {**self.p, **other.p}}
         return _Part(self.kind, both)
 
@@ -70,15 +69,15 @@ _BY_X = {"vector": "product", "scalar": "sample"}
 
 
 @dataclass
-class _Walk:
-    values: Values
+class _SpectralRules:
+    values: RangesAtParameters
 
     def node(self, node: Node, parts: list[_Part | None]) -> _Part:
         present = [p for p in parts if p is not None]
         if node.op == "add":
             return present[0] if len(present) == 1 else present[0].plus(present[1])
         if len(present) != 1:
-            raise OtherError
+            raise NotApplicableError
         (part,) = present
         if node.op == "mul":
             factor = node.args[0] if parts[0] is None else node.args[1]
@@ -86,13 +85,13 @@ class _Walk:
         if node.op == "apply":
             straight = self.values.line(node)
             if straight is None:
-                raise OtherError
+                raise NotApplicableError
             return part.times(straight[0])
         if node.op in ("bounded", "stored"):
             return part
         kind = _AFTER.get((node.op, part.kind))
         if kind is None:
-            raise OtherError
+            raise NotApplicableError
         if node.op == "mean":
             return _Part(kind, {s: (_ZERO, *q) for s, q in part.p.items()})
         return _Part(kind, part.p)
@@ -101,19 +100,19 @@ class _Walk:
         if factor.op == "data" and factor.attr == "x" and part.kind in _BY_X:
             return _Part(_BY_X[part.kind], part.p)
         if factor.samples or factor.width is not None:
-            raise OtherError
+            raise NotApplicableError
         return part.times(self.values[factor])
 
 
-def spectral(part: Part, values: Values) -> Callable[[int], Tensor] | None:
+def spectral(part: LoopSlice, values: RangesAtParameters) -> Callable[[int], Tensor] | None:
     """T to bounds of the norms of 0, 1, ..., T turns; None for loops of another form."""
     states = [c.state for c in part.carried]
     if len(states) > _MOST or any(s.width is None or s.samples for s in states):
         return None
     known = {s: _Part("vector", {s: (Range(1.0, 1.0),)}) for s in states}
     try:
-        found = part.walk(known, _Walk(values).node)
-    except OtherError:
+        found = part.propagate(known, _SpectralRules(values).node)
+    except NotApplicableError:
         return None
     still = _Part("vector", {})
     rows = [found.get(c.next, still) for c in part.carried]
@@ -126,12 +125,12 @@ def spectral(part: Part, values: Values) -> Callable[[int], Tensor] | None:
 
 def _cells(entries: list[list[Polynomial]], largest: float) -> tuple[Tensor, Tensor]:
     """Q at the cells' midpoints, and how far from it Q may be in each; cells crowd at 0."""
-    edges = largest * torch.linspace(0, 1, _CELLS + 1, dtype=torch.float64) ** 2
+    edges = largest * torch.linspace(0, 1, tuning.SPECTRAL_CELLS + 1, dtype=torch.float64) ** 2
     low, high = edges[:-1], edges[1:]
     middle = (low + high) / 2
     half = (high - low) * (1 + _SLACK)
     size = len(entries)
-    center = torch.zeros(_CELLS, size, size, dtype=torch.float64)
+    center = torch.zeros(tuning.SPECTRAL_CELLS, size, size, dtype=torch.float64)
     radius = torch.zeros_like(center)
     for i, row in enumerate(entries):
         for j, q in enumerate(row):
@@ -150,7 +149,7 @@ def _bases(center: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
     schur, _ = torch.linalg.qr(vectors)
     size = center.shape[-1]
     steps = torch.arange(size, dtype=torch.float64)
-    bases = [vectors, *(schur * (scale**steps) for scale in _SCALES)]
+    bases = [vectors, *(schur * (scale**steps) for scale in tuning.SPECTRAL_SCALES)]
     found = [_rate(center.to(vectors.dtype), radius, s) for s in bases]
     conditions, rates = (torch.stack(part, 1) for part in zip(*found, strict=True))
     return conditions, rates

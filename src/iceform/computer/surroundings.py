@@ -47,7 +47,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from iceform.computer.graph import Place, refuse
+from iceform.computer.graph import SourceLine, refuse
 from iceform.computer.values import Value, is_number
 
 # Packages whose functions depend on their arguments alone, but for what _OUTSIDE names.
@@ -139,14 +139,14 @@ Token = Any
 
 
 @dataclass
-class Seen:
+class Snapshot:
     """Surroundings at one moment: what every path to something held, and the objects themselves."""
 
     tokens: dict[Path, Token] = field(default_factory=dict)
     objects: list[Any] = field(default_factory=list)  # kept alive, so that no id is used twice
     paths: dict[tuple[int, str], Path] = field(default_factory=dict)
 
-    def changed(self, later: Seen) -> Path | None:
+    def changed(self, later: Snapshot) -> Path | None:
         """The first path under which something else is found later."""
         for path in [*self.tokens, *later.tokens]:
             before, after = self.tokens.get(path, _MISSING), later.tokens.get(path, _MISSING)
@@ -159,7 +159,7 @@ _MISSING = "nothing"
 
 
 @dataclass(frozen=True)
-class _Held:
+class _CarriedValue:
     """A value of the program: what it is, and the names under which the loop carries it."""
 
     value: int
@@ -169,14 +169,14 @@ class _Held:
 
 def _one_name(before: Token, after: Token) -> bool:
     """Whether both are the value of one name, which the loop carries."""
-    both = isinstance(before, _Held) and isinstance(after, _Held)
+    both = isinstance(before, _CarriedValue) and isinstance(after, _CarriedValue)
     return both and bool(before.names & after.names)
 
 
 class Surroundings:
     """Everything that an author's function can read, written down and watched."""
 
-    def __init__(self, function: Any, place: Place | None) -> None:
+    def __init__(self, function: Any, place: SourceLine | None) -> None:
         self.function, self.place = function, place
         self.codes: set[CodeType] = set()  # of the author's side
         self.names: set[str] = set()  # that these codes name
@@ -187,7 +187,7 @@ class Surroundings:
 
     def seen(
         self, frame: FrameType | None = None, carried: Mapping[str, Any] | None = None
-    ) -> Seen:
+    ) -> Snapshot:
         """The surroundings now; of a loop in ``frame`` too, less the values that it carries."""
         while True:
             known = len(self.names)
@@ -195,8 +195,8 @@ class Surroundings:
             if len(self.names) == known:  # attributes of packages are looked up by these names
                 return out
 
-    def _once(self, frame: FrameType | None, carried: Mapping[str, Any]) -> Seen:
-        walk = _Walk(self, carried)
+    def _once(self, frame: FrameType | None, carried: Mapping[str, Any]) -> Snapshot:
+        walk = _Traversal(self, carried)
         walk.add("the random numbers of Python", hash(random.getstate()))
         state: Any = np.random.get_state()  # noqa: NPY002
         walk.add("the random numbers of NumPy", (state[1].tobytes(), *state[2:]))
@@ -316,11 +316,11 @@ def _hides(kind: type) -> bool:
 # ---------------------------------------------------------------------------------------------
 
 
-class _Walk:
+class _Traversal:
     """One look at everything that can be reached."""
 
     def __init__(self, around: Surroundings, carried: Mapping[str, Any]) -> None:
-        self.around, self.out = around, Seen()
+        self.around, self.out = around, Snapshot()
         self.carried: dict[int, set[str]] = {}
         for name, value in carried.items():
             if isinstance(value, Value):
@@ -351,7 +351,7 @@ class _Walk:
         elif isinstance(value, Value):
             self.out.objects += [value, value.handle]
             names = frozenset(self.carried.get(id(value), ()))
-            self.add(path, _Held(id(value), id(value.handle), names))
+            self.add(path, _CarriedValue(id(value), id(value.handle), names))
         elif isinstance(value, ModuleType):
             self._module(path, value)
         elif self._first(path, value):

@@ -26,37 +26,31 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from iceform import tuning
 from iceform.arithmetic import at_most
 from iceform.arithmetic.intervals import above
-from iceform.computer.graph import Place, refuse
+from iceform.arithmetic.units import UNIT
+from iceform.computer.graph import SourceLine, refuse
 from iceform.computer.instructions import TablePair
 from iceform.computer.ranges import Range, enclosed
-from iceform.computer.virtual import Curve, Step, VirtualInstruction, steepest
+from iceform.computer.virtual import Curve, StepCurve, VirtualInstruction, steepest
 from iceform.errors import IceformError, PrecisionError
-from iceform.functions import ScalarFunction
-from iceform.functions.formulas import Formula, trees
-from iceform.functions.formulas.polynomials import polynomial
-from iceform.interpolation import GradedGrid, Grid, Interpolant
-from iceform.interpolation.bounds import linear_reproduction
-from iceform.interpolation.posterior import posterior_error
-from iceform.interpolation.regimes import Fit, fit_values
+from iceform.expressions import ScalarFunction
+from iceform.expressions.formulas import Formula, trees
+from iceform.expressions.formulas.polynomials import polynomial
+from iceform.tables import GradedGrid, Grid, Interpolant
+from iceform.tables.bounds import linear_reproduction
+from iceform.tables.posterior import posterior_error
+from iceform.tables.regimes import Fit, fit_values
 
 _CELLS, _GUARDS, _SHARPNESS = 4, 12, 0.25  # of the grid for polynomials; see above
-_UNIT = torch.finfo(torch.float64).eps / 2
 _ROOM = 2.0**-10  # of a range, beyond its ends: computed arguments are off by their errors
 # Smooth curves: as many cells as it takes to be seen within a share of eps.
-_FITS = ((0.25, 6), (0.4, 4))  # sharpness and guards
-_FIT_SHARE = 0.5
 _ENOUGH, _SLOW = 76, 0.3  # cells from which a size must bring this factor to go on
-_TRIED = (6, 10, 16, 24, 36, 52, 76, 110, 160, 230, 330)
-# Kinked curves: how fast the spacing grows from a kink on, and the share of equally spaced entries.
-_GRADINGS = ((0.5, 0.1), (0.4, 0.3), (0.3, 0.1), (0.22, 0.3))
 _GRADED_SHARPNESS, _GRADED_GUARDS = 0.4, 4
-_TRIED_GRADED = (60, 120, 200)
-_APART = 1e6 * _UNIT  # float64 must tell neighbouring entries apart, with six digits to spare
+_APART = 1e6 * UNIT  # float64 must tell neighbouring entries apart, with six digits to spare
 _LOOKS, _SEEN = 4, 257  # times that the sharpest bend is looked for, ever closer, and the points
 _INWARD = 0.1  # of the distance to what may be singular beyond an end: where entries crowd
-_STEEPER = 4.0  # on the round range of a table than on the one that is needed, at most
 _WORST = 2.0**-10  # relative to the largest value: a table that is off by more is refused
 _FLOOR = 2.0**-48  # relative to the curve's size: what more entries cannot improve in float64
 
@@ -64,7 +58,7 @@ _ZERO = ScalarFunction(torch.zeros_like, "0", affine=(0.0, 0.0))
 
 
 @dataclass
-class Tables:
+class ProgramTables:
     """The tables of a program, each made once.
 
     ``eps`` is the error that a look-up may have, relative to nothing.
@@ -77,9 +71,9 @@ class Tables:
         """The table of an instruction."""
         f, g = instruction.f, instruction.g
         key: tuple[object, ...]
-        if isinstance(f, Step) or isinstance(g, Step):
-            step = f if isinstance(f, Step) else g
-            span = instruction.plus if isinstance(f, Step) else instruction.minus
+        if isinstance(f, StepCurve) or isinstance(g, StepCurve):
+            step = f if isinstance(f, StepCurve) else g
+            span = instruction.plus if isinstance(f, StepCurve) else instruction.minus
             key = (f, g, _power_of_two(span.size))
             return self._made(key, lambda name: _comparison(name, f, g, step, span))
         span = _needed(instruction)
@@ -127,7 +121,7 @@ def _power_of_two(size: float) -> float:
 def _low_degree(curve: Curve | None) -> bool:
     if curve is None:
         return True
-    found = None if isinstance(curve, Step) else polynomial(curve)
+    found = None if isinstance(curve, StepCurve) else polynomial(curve)
     return found is not None and len(found) <= 3
 
 
@@ -167,7 +161,7 @@ def _column(curve: Curve | None, grid: Grid) -> _Column:
     nodes = grid.nodes
     if curve is None:
         return _Column(torch.zeros_like(nodes))
-    assert not isinstance(curve, Step)
+    assert not isinstance(curve, StepCurve)
     coefficients = polynomial(curve) or ()
     a0, a1, a2 = (float(c) for c in (*coefficients, *[Fraction(0)] * 3)[:3])
     offset = grid.spacing**2 / (2 * _SHARPNESS)
@@ -175,7 +169,7 @@ def _column(curve: Curve | None, grid: Grid) -> _Column:
     line, square = _unit_errors()
     sizes = abs(a2) * (float(nodes.square().max()) + offset) + abs(a1) * float(nodes.abs().max())
     # Coefficients, nodes and values are stored in float64: five roundings at most of any of them.
-    stored = 5 * _UNIT * _weighted(sizes + abs(a0), a2, a1, a0, grid)
+    stored = 5 * UNIT * _weighted(sizes + abs(a0), a2, a1, a0, grid)
     error = abs(a2) * grid.high**2 * square + abs(a1) * grid.high * line + stored
     function = _exact(curve)
     interpolant = Interpolant(grid, _SHARPNESS, values, "spectral", error, function)
@@ -207,7 +201,7 @@ def _exact(curve: Curve | None) -> ScalarFunction | None:
     """The function that a column stands for."""
     if curve is None:
         return None
-    if isinstance(curve, Step):
+    if isinstance(curve, StepCurve):
         return ScalarFunction(_Jump(curve), "a jump")
     formula = Formula(curve, "z")
     return ScalarFunction(formula, str(formula))
@@ -215,7 +209,7 @@ def _exact(curve: Curve | None) -> ScalarFunction | None:
 
 @dataclass(frozen=True)
 class _Jump:
-    step: Step
+    step: StepCurve
 
     def __call__(self, z: Tensor) -> Tensor:
         return self.step.offset + self.step.height * torch.where(z > self.step.at, 1.0, -1.0).to(z)
@@ -229,7 +223,7 @@ class _Jump:
 def _comparison(
     name: str, f: Curve | None, g: Curve | None, step: Curve | None, span: Range
 ) -> TablePair:
-    assert isinstance(step, Step)
+    assert isinstance(step, StepCurve)
     slopes = torch.tensor([step.sharpness, -step.sharpness], dtype=torch.float64)
     ends = [Fraction(step.offset) + s * Fraction(step.height) for s in (1, -1)]
     values = torch.tensor([float(end) for end in ends], dtype=torch.float64)
@@ -276,7 +270,7 @@ def _up(value: float, step: float) -> float:
 
 
 def _bounded(curve: Curve | None, low: float, high: float) -> bool:
-    if curve is None or isinstance(curve, Step):
+    if curve is None or isinstance(curve, StepCurve):
         return True
     return all(map(math.isfinite, enclosed(curve, low, high)))
 
@@ -284,17 +278,19 @@ def _bounded(curve: Curve | None, low: float, high: float) -> bool:
 def _as_flat(f: Curve | None, g: Curve | None, wider: Range, low: float, high: float) -> bool:
     """Whether curves are not much steeper on a wider range: they may be singular at its end."""
     for curve in (f, g):
-        if curve is None or isinstance(curve, Step):
+        if curve is None or isinstance(curve, StepCurve):
             continue
         inside = steepest(curve, Range(low, high))
-        flat = steepest(curve, wider) <= _STEEPER * inside or not math.isfinite(inside)
+        flat = steepest(
+            curve, wider
+        ) <= tuning.PROGRAM_TABLES_STEEPER * inside or not math.isfinite(inside)
         if not (flat and _bounded(curve, wider.low, wider.high)):
             return False
     return True
 
 
 def _fitted_pair(
-    name: str, f: Curve | None, g: Curve | None, span: Range, eps: float, place: Place | None
+    name: str, f: Curve | None, g: Curve | None, span: Range, eps: float, place: SourceLine | None
 ) -> TablePair:
     try:
         first, second = _interpolants(f, g, span, eps)
@@ -329,7 +325,7 @@ def narrower(instruction: VirtualInstruction, eps: float) -> tuple[Range, Range]
     """
     curve = instruction.f if instruction.f is not None else instruction.g
     span = _needed(instruction)
-    if curve is None or isinstance(curve, Step) or (instruction.f and instruction.g):
+    if curve is None or isinstance(curve, StepCurve) or (instruction.f and instruction.g):
         return None
     for halvings in _NARROWER:
         cut = (span.high - span.low) * 2.0**-halvings
@@ -356,7 +352,7 @@ def _interpolants(
 
 
 def _tree(curve: Curve) -> trees.Node:
-    assert not isinstance(curve, Step)
+    assert not isinstance(curve, StepCurve)
     return curve
 
 
@@ -381,14 +377,14 @@ def _uniform(function: ScalarFunction, low: float, high: float, eps: float) -> I
     """Fitted values on as many cells as it takes, certified once."""
     best: tuple[Grid, float, Fit] | None = None
     before = math.inf
-    for cells in _TRIED:
-        for sharpness, guards in _FITS:
+    for cells in tuning.PROGRAM_TABLES_TRIED:
+        for sharpness, guards in tuning.PROGRAM_TABLES_FITS:
             grid = Grid(low, high, cells, guards)
             fit = fit_values(function, grid, sharpness)
             if best is None or fit.seen < best[2].seen:
                 best = (grid, sharpness, fit)
         assert best is not None
-        if best[2].seen <= max(_FIT_SHARE * eps, _FLOOR * best[2].size):
+        if best[2].seen <= max(tuning.PROGRAM_TABLES_FIT_SHARE * eps, _FLOOR * best[2].size):
             break
         usable = best[2].seen <= _WORST * best[2].size
         if cells >= _ENOUGH and usable and best[2].seen > _SLOW * before:
@@ -451,9 +447,9 @@ def _graded(function: ScalarFunction, low: float, high: float, eps: float) -> In
     """Fitted values on entries that crowd at the kinks of a curve, certified once."""
     kinks = function.kinks_in(low, high)
     best: tuple[GradedGrid, Fit] | None = None
-    for cells in _TRIED_GRADED:
+    for cells in tuning.PROGRAM_TABLES_TRIED_GRADED:
         before = math.inf if best is None else best[1].seen
-        for growth, share in _GRADINGS:
+        for growth, share in tuning.PROGRAM_TABLES_GRADINGS:
             coarsest = (high - low) / (share * cells)
             grid = GradedGrid(low, high, cells, _GRADED_GUARDS, kinks, growth, coarsest)
             if grid.spacing <= _APART * max(abs(low), abs(high)):
@@ -461,11 +457,14 @@ def _graded(function: ScalarFunction, low: float, high: float, eps: float) -> In
             fit = fit_values(function, grid, _GRADED_SHARPNESS)
             if best is None or fit.seen < min(best[1].seen, before / 2):
                 best = (grid, fit)
-        if best is not None and (best[1].seen <= _FIT_SHARE * eps or best[1].seen > before / 2):
+        if best is not None and (
+            best[1].seen <= tuning.PROGRAM_TABLES_FIT_SHARE * eps or best[1].seen > before / 2
+        ):
             break
     if best is None:
         raise PrecisionError(
-            f"f ({function.name}) has too many kinks for {_TRIED_GRADED[-1]} cells"
+            f"f ({function.name}) has too many kinks for "
+            f"{tuning.PROGRAM_TABLES_TRIED_GRADED[-1]} cells"
         )
     grid, fit = best
     draft = Interpolant(grid, _GRADED_SHARPNESS, fit.values, "graded", math.inf, function)

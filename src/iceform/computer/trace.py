@@ -15,25 +15,25 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from types import FrameType
+from difflib import get_close_matches
+from types import FrameType, ModuleType
 from typing import Any
 
+from iceform import tuning
 from iceform.computer.graph import (
     Block,
-    Carried,
     Graph,
     Loop,
+    LoopVariable,
     Node,
     Parameter,
-    Place,
-    here,
+    SourceLine,
     raised,
     refuse,
+    source_line,
 )
-from iceform.computer.surroundings import Seen, Surroundings, instruction, live
-from iceform.computer.values import Value, is_number
-
-_MOST_ROUNDS = 6  # times a body is run before its names must have settled
+from iceform.computer.surroundings import Snapshot, Surroundings, instruction, live
+from iceform.computer.values import WORDS, Value, is_number
 
 
 class Tracer:
@@ -47,7 +47,7 @@ class Tracer:
         self.home: dict[Node, Block] = {}
         self.written: dict[tuple[Any, ...], Node] = {}
         self.loops: dict[tuple[int, int], _Turns] = {}
-        self.open: list[Place | None] = []  # loops whose turns go on
+        self.open: list[SourceLine | None] = []  # loops whose turns go on
 
     def emit(self, node: Node, args: tuple[Node, ...]) -> Node:
         """Write a node into the innermost block that an argument belongs to."""
@@ -62,7 +62,7 @@ class Tracer:
         self.written[key] = node
         return node
 
-    def constant(self, number: float, place: Place | None = None) -> Node:
+    def constant(self, number: float, place: SourceLine | None = None) -> Node:
         """A number as a node."""
         return self.emit(Node("constant", (), False, None, float(number), place), ())
 
@@ -78,7 +78,7 @@ class Tracer:
         """End it."""
         self.blocks.pop()
 
-    def state(self, name: str, samples: bool, width: int | None, place: Place | None) -> Node:
+    def state(self, name: str, samples: bool, width: int | None, place: SourceLine | None) -> Node:
         """What a loop carries, at the start of a turn."""
         node = Node("state", (), samples, width, name, place, name)
         self._put(node, self.blocks[-1])
@@ -95,14 +95,14 @@ class Tracer:
     def repeat(self, count: Value) -> _Turns:
         """The turns of a counted loop, for Python's ``for``."""
         if count.samples or count.width is not None:
-            raise refuse("repeat takes one number of turns, not one a sample", here())
+            raise refuse("repeat takes one number of turns, not one a sample", source_line())
         if not _fixed(count.read()):
             raise refuse(
                 "repeat counts by parameters and numbers, and this comes from the data; a loop "
                 "that they end is while ice.while_(...)",
-                here(),
+                source_line(),
             )
-        return _Turns(self, here(), count=count.read())
+        return _Turns(self, source_line(), count=count.read())
 
     def again(self, condition: Value, frame: FrameType) -> bool:
         """One question of a ``while ice.while_(...)``."""
@@ -110,12 +110,12 @@ class Tracer:
             raise refuse(
                 "while_ asks one question of the whole program; take ice.mean, or a component, of "
                 "what is compared",
-                here(),
+                source_line(),
             )
         key = (id(frame), frame.f_lineno)
         turns = self.loops.get(key)
         if turns is None:
-            turns = self.loops[key] = _Turns(self, here(), first=condition.read())
+            turns = self.loops[key] = _Turns(self, source_line(), first=condition.read())
             turns.frame = frame
         goes_on = turns.turn(frame, condition)
         if not goes_on:
@@ -133,7 +133,7 @@ class _Turns:
     """A loop while its body is being run."""
 
     def __init__(
-        self, tracer: Tracer, place: Place | None, count: Node | None = None,
+        self, tracer: Tracer, place: SourceLine | None, count: Node | None = None,
         first: Node | None = None,
     ) -> None:  # fmt: skip
         self.tracer, self.place = tracer, place
@@ -146,7 +146,7 @@ class _Turns:
         self.rounds = -1
         self.number: Turn | None = None
         self.frame: FrameType | None = None
-        self.seen = Seen()
+        self.seen = Snapshot()
 
     def __iter__(self) -> Iterator[Turn]:
         frame = sys._getframe(1)
@@ -177,7 +177,8 @@ class _Turns:
             self._number(name)
             del names[name]
         if self.rounds == 0:
-            self.start = names
+            # What another loop has set and nobody may read is no value to begin with.
+            self.start = {n: v for n, v in names.items() if not getattr(v, "lost", "")}
             self.held = names
             self.seen = self.tracer.around.seen(frame, names)
             self.tracer.enter()
@@ -189,9 +190,9 @@ class _Turns:
         self.held = names
         if settled:
             self._finish(names, condition)
-            self.frame, self.seen = None, Seen()
+            self.frame, self.seen = None, Snapshot()
             return False
-        if self.rounds > _MOST_ROUNDS:
+        if self.rounds > tuning.TRACE_MOST_ROUNDS:
             raise refuse(
                 "the values that this loop carries change their shape every turn", self.place
             )
@@ -314,21 +315,23 @@ class _Turns:
                     "loop, so that it has one if the loop makes no turn"
                 )
 
-    def _carried(self, name: str, value: Any) -> Carried:
+    def _carried(self, name: str, value: Any) -> LoopVariable:
         state = self.states[name]
         start = self._spread(*self.began[name], state, outside=True)
         result = replace(state, op="result")
         new = self._spread(value.read(), value.samples, value.width, state, outside=False)
-        return Carried(name, start, state, new, result)
+        return LoopVariable(name, start, state, new, result)
 
-    def _counted(self, number: Turn) -> Carried:
+    def _counted(self, number: Turn) -> LoopVariable:
         """The number of the turn as something that the loop carries; dropped where unused."""
         state, new = number.read(), (number + 1.0).read()
         number.lost = "this is the number of a loop's turn, and the loop has ended"
         inside = self.tracer.blocks.pop()
         start = self.tracer.constant(0.0, self.place)
         self.tracer.blocks.append(inside)
-        return Carried(state.attr, start, state, new, replace(state, op="result"), counter=True)
+        return LoopVariable(
+            state.attr, start, state, new, replace(state, op="result"), counter=True
+        )
 
     def _spread(
         self, node: Node, samples: bool, width: int | None, like: Node, *, outside: bool
@@ -375,7 +378,7 @@ def _leaves(names: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def traced(
     function: Any, name: str, dim: int, data: int, parameters: dict[str, Parameter],
-    place: Place | None,
+    place: SourceLine | None,
 ) -> Graph:  # fmt: skip
     """The graph of an author's function for samples of ``dim`` features.
 
@@ -421,7 +424,7 @@ def _written(graph: Graph) -> list[tuple[Any, ...]]:
 
 def _traced(
     around: Surroundings, function: Any, name: str, dim: int, data: int,
-    parameters: dict[str, Parameter], place: Place | None,
+    parameters: dict[str, Parameter], place: SourceLine | None,
 ) -> Graph:  # fmt: skip
     """One run of the function on values that write."""
     tracer = Tracer(around)
@@ -436,6 +439,8 @@ def _traced(
     try:
         with around:
             returned = function(*(x, y)[:data], **settings)
+    except AttributeError as error:
+        raise _unknown_word(error) from error
     except TypeError as error:  # of Python or NumPy, which know nothing of values
         raise refuse(
             f"{error}; values take operators and torch's functions, and where torch wants no "
@@ -456,20 +461,36 @@ def _traced(
     return Graph(name, dim, live, outputs, parameters, packed, names, place)
 
 
+def _unknown_word(error: AttributeError) -> Exception:
+    """A name that a module does not have, as a refusal of the author's line."""
+    if not isinstance(error.obj, ModuleType) or error.obj.__name__ != "iceform":
+        return error
+    near = get_close_matches(error.name or "", WORDS, n=3, cutoff=0.5)
+    instead = f"did you mean {' or '.join(near)}? " if near else ""
+    return refuse(
+        f"ice.{error.name} is not a word of the language; {instead}it has {', '.join(WORDS)}, "
+        "operators, .sum() and torch's functions",
+        raised(error),
+    )
+
+
 def _given(tracer: Tracer, node: Node) -> Value:
     return Value(tracer, tracer.emit(node, ()), node.samples, node.width)
 
 
-def _outputs(tracer: Tracer, returned: Any, place: Place | None) -> tuple[str, dict[str, Node]]:
+def _outputs(
+    tracer: Tracer, returned: Any, place: SourceLine | None
+) -> tuple[str, dict[str, Node]]:
     if isinstance(returned, dict):
         packed, named = "dict", {str(k): v for k, v in returned.items()}
-    elif isinstance(returned, tuple):
-        packed, named = "tuple", {str(i): v for i, v in enumerate(returned)}
+    elif isinstance(returned, (tuple, list)):
+        packed = "tuple" if isinstance(returned, tuple) else "list"
+        named = {str(i): v for i, v in enumerate(returned)}
     else:
         packed, named = "one", {"value": returned}
     if not named or not all(isinstance(v, Value) for v in named.values()):
         raise refuse(
-            f"an algorithm returns values of its program, as one, a tuple or a dict; got "
+            f"an algorithm returns values of its program, as one, a tuple, list or dict; got "
             f"{type(returned).__name__}",
             place,
         )

@@ -18,11 +18,16 @@ from typing import Any, NoReturn, Protocol, TypeGuard
 import torch
 from torch.nn import functional as F
 
-from iceform.computer.graph import Node, Place, here, refuse
+from iceform.computer.graph import Node, SourceLine, refuse, source_line
 from iceform.errors import CompileError
-from iceform.functions.formulas import Formula, trees
+from iceform.expressions.formulas import Formula, trees
 
 _Z = trees.Variable()
+# What an author writes as ice.word(...).
+WORDS = (
+    "apply", "attend", "bounded", "concat", "constant", "maximum", "mean", "minimum", "reciprocal",
+    "repeat", "soft_threshold", "stored", "vector", "where", "while_", "zeros_like",
+)  # fmt: skip
 
 
 class Scope(Protocol):
@@ -76,7 +81,7 @@ class Value:
     def __truediv__(self, other: Any) -> Value:
         if is_number(other):
             if other == 0:
-                raise refuse("this divides by 0", here())
+                raise refuse("this divides by 0", source_line())
             return self.apply(_operation("/", _Z, _literal(other)))
         return self * (1.0 / _checked_value(other, self))
 
@@ -85,7 +90,9 @@ class Value:
 
     def __pow__(self, exponent: Any) -> Value:
         if not is_number(exponent) or abs(float(exponent)) > 16:
-            raise refuse(f"a power must be a number from -16 to 16, got {exponent!r}", here())
+            raise refuse(
+                f"a power must be a number from -16 to 16, got {exponent!r}", source_line()
+            )
         if exponent in (0, 1):
             return self * 0.0 + 1.0 if exponent == 0 else +self
         return self.apply(_operation("^", _Z, _literal(exponent)))
@@ -93,7 +100,7 @@ class Value:
     def __rpow__(self, base: Any) -> Value:
         """exp(log(base) z)."""
         if not float(_checked(base)) > 0:
-            raise refuse(f"powers of a number need one above 0, got {base!r}", here())
+            raise refuse(f"powers of a number need one above 0, got {base!r}", source_line())
         return self.apply(_operation("exp", _operation("*", _operation("log", _literal(base)), _Z)))
 
     def __matmul__(self, other: Any) -> Value:
@@ -133,7 +140,7 @@ class Value:
         raise refuse(
             "no program can tell whether two real numbers are equal; use < or >, or "
             "abs(a - b) < 0.5 for whole numbers",
-            here(),
+            source_line(),
         )
 
     __hash__ = object.__hash__
@@ -147,7 +154,9 @@ class Value:
     def sum(self) -> Value:
         """The sum of the components."""
         if self.width is None:
-            raise refuse("sum() adds the components of a vector, and this is a scalar", here())
+            raise refuse(
+                "sum() adds the components of a vector, and this is a scalar", source_line()
+            )
         return emit("sum", (self,), self.samples, None)
 
     def mean(self) -> Value:
@@ -156,7 +165,7 @@ class Value:
             raise refuse(
                 "mean() goes over the components of a vector, and this is a scalar; ice.mean goes "
                 "over the samples",
-                here(),
+                source_line(),
             )
         return self.sum() / self.width
 
@@ -168,22 +177,26 @@ class Value:
                 f"v[j] takes one component of a vector by a number that is known; got [{index!r}] "
                 f"on {self._shape}. Samples have no index: x and y are those of one sample, "
                 "ice.mean and ice.attend go over all",
-                here(),
+                source_line(),
             )
         if not -self.width <= index < self.width:
-            raise refuse(f"component {index} of a vector of {self.width}", here())
+            raise refuse(f"component {index} of a vector of {self.width}", source_line())
         return emit("component", (self,), self.samples, None, index % self.width)
 
     def _part(self, index: slice) -> Value:
         """Some of the components, as a vector."""
         parts = tuple(list(self)[index])
         if not parts:
-            raise refuse(f"v[{index.start}:{index.stop}:{index.step}] has no component", here())
+            raise refuse(
+                f"v[{index.start}:{index.stop}:{index.step}] has no component", source_line()
+            )
         return emit("concat", parts, self.samples, len(parts))
 
     def __len__(self) -> int:
         if self.width is None:
-            raise refuse("len() counts the components of a vector, and this is a scalar", here())
+            raise refuse(
+                "len() counts the components of a vector, and this is a scalar", source_line()
+            )
         return self.width
 
     def __iter__(self) -> Iterator[Value]:
@@ -193,7 +206,7 @@ class Value:
     def read(self) -> Any:
         """The handle, unless the value is lost."""
         if self.lost:
-            raise refuse(self.lost, here())
+            raise refuse(self.lost, source_line())
         return self.handle
 
     @property
@@ -226,10 +239,14 @@ class Value:
         return repr(self)
 
     def __setitem__(self, index: Any, value: Any) -> NoReturn:
-        raise refuse("a vector is not written to in part; ice.concat makes one of parts", here())
+        raise refuse(
+            "a vector is not written to in part; ice.concat makes one of parts", source_line()
+        )
 
     def __floordiv__(self, *_: Any) -> NoReturn:
-        raise refuse("//, % and round are not words of the language: they jump everywhere", here())
+        raise refuse(
+            "//, % and round are not words of the language: they jump everywhere", source_line()
+        )
 
     __rfloordiv__ = __mod__ = __rmod__ = __divmod__ = __round__ = __floordiv__
 
@@ -241,7 +258,7 @@ class Value:
             raise refuse(
                 f".{name} is not a word of the language; a value has operators, v[0], .sum() and "
                 "torch's functions, v.tanh() or torch.tanh(v), and ice.mean goes over the samples",
-                here(),
+                source_line(),
             )
         return partial(call, name, self)
 
@@ -249,7 +266,7 @@ class Value:
         raise refuse(
             f"Python's {what} needs a number now, but a program's values are known only when it "
             f"runs; use {instead}",
-            here(),
+            source_line(),
         )
 
     @classmethod
@@ -284,7 +301,7 @@ def emit(
 ) -> Value:
     """The value of an operation; its arguments are of one scope."""
     handles = tuple(v.read() for v in values)
-    place: Place | None = here() if values[0].scope.traced else None
+    place: SourceLine | None = source_line() if values[0].scope.traced else None
     scope = values[0].scope
     return Value(
         scope, scope.emit(Node(op, (), samples, width, attr, place), handles), samples, width
@@ -293,7 +310,7 @@ def emit(
 
 def _joined(a: Value, b: Value) -> int | None:
     if a.width is not None and b.width is not None and a.width != b.width:
-        raise refuse(f"vectors of {a.width} and of {b.width} components do not fit", here())
+        raise refuse(f"vectors of {a.width} and of {b.width} components do not fit", source_line())
     return b.width if a.width is None else a.width
 
 
@@ -304,7 +321,7 @@ def _operation(name: str, *arguments: trees.Node) -> trees.Node:
 def _literal(number: Real) -> trees.Node:
     value = float(number)
     if value - value != 0:
-        raise refuse(f"a constant must be finite, got {value}", here())
+        raise refuse(f"a constant must be finite, got {value}", source_line())
     return trees.Number(Fraction(value))
 
 
@@ -323,7 +340,7 @@ def _checked_value(value: Any, beside: Value) -> Value:
     if not isinstance(value, Value):
         raise foreign(value)
     if value.scope is not beside.scope:
-        raise refuse("a value of another run of an algorithm is used here", here())
+        raise refuse("a value of another run of an algorithm is used here", source_line())
     return value
 
 
@@ -332,7 +349,7 @@ def foreign(value: Any) -> CompileError:
     return refuse(
         f"got {type(value).__name__}, where a number or a value of the program belongs; pass "
         "arrays as data or as parameters",
-        here(),
+        source_line(),
     )
 
 
@@ -377,8 +394,14 @@ def _extreme(op: str, a: Any, b: Any) -> Value:
     """Of two values, or of a value and a number, in either order."""
     if not isinstance(a, Value):
         a, b = b, a
+    if not isinstance(a, Value):
+        raise refuse(
+            f"{op} takes a value of the program; of the numbers {b!r} and {a!r} alone Python's own "
+            f"{op[:3]} is the one",
+            source_line(),
+        )
     if is_number(b):
-        arguments = (trees.Variable(), trees.Number(Fraction(float(b))))
+        arguments = (trees.Variable(), _literal(b))
         value: Value = a.apply(trees.Operation(op[:3], arguments))
         return value
     return combine(op, a, b)
@@ -404,14 +427,14 @@ def clamp(value: Any, min: Any = None, max: Any = None) -> Value:
 def where(condition: Value, a: Any, b: Any) -> Value:
     """``a`` where the condition holds, else ``b``."""
     if not isinstance(condition, Value):
-        raise refuse(f"where asks for a comparison, got {type(condition).__name__}", here())
+        raise refuse(f"where asks for a comparison, got {type(condition).__name__}", source_line())
     chosen: Value = condition * (a - b) + b
     return chosen
 
 
 def _gelu(value: Value, approximate: str = "none") -> Value:
     if approximate != "none":
-        raise refuse(f"gelu is the exact one here, not approximate={approximate!r}", here())
+        raise refuse(f"gelu is the exact one here, not approximate={approximate!r}", source_line())
     return applied(_GELU, value)
 
 
@@ -421,10 +444,10 @@ def _components(word: str, value: Any, dim: Any) -> Value:
         raise refuse(
             f"{word} goes over the components of a vector, and this is a scalar; softmax over the "
             "samples is ice.attend(query, key, value)",
-            here(),
+            source_line(),
         )
     if dim not in (None, 0, -1):
-        raise refuse(f"a vector has one dimension, its components; got dim={dim!r}", here())
+        raise refuse(f"a vector has one dimension, its components; got dim={dim!r}", source_line())
     return value
 
 
@@ -452,7 +475,7 @@ def soft_threshold(value: Value, threshold: Any = 0.5) -> Value:
 
 def filled_like(value: Value, number: float) -> Value:
     """A number in the shape of ``value``, one for all."""
-    node = Node("constant", (), False, value.width, float(_checked(number)), here())
+    node = Node("constant", (), False, value.width, float(_checked(number)), source_line())
     return Value(value.scope, value.scope.emit(node, ()), False, value.width)
 
 
@@ -515,7 +538,7 @@ def call(func: Any, *args: Any, **kwargs: Any) -> Value:
         if kwargs.get("inplace") is False:
             del kwargs["inplace"]
         if len(args) + len(kwargs) != 1:
-            raise refuse(f"{_name(func)} takes one value here and no options", here())
+            raise refuse(f"{_name(func)} takes one value here and no options", source_line())
         return function(_UNARY[func], *args, **kwargs)
     if func in _SEVERAL:
         value: Value = _SEVERAL[func](*args, **kwargs)
@@ -524,5 +547,5 @@ def call(func: Any, *args: Any, **kwargs: Any) -> Value:
     raise refuse(
         f"torch's {_name(func)} is not a word of the language; it has {', '.join(known)}, and any "
         "ice.Formula. There are no matrices: mean(x x') times v is ice.mean(x * (x @ v))",
-        here(),
+        source_line(),
     )

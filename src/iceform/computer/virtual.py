@@ -6,11 +6,12 @@ or None for zero.
 
 **Values that are not yet computed**: what an operand, or a table, can still take in.
 
-* A :class:`Form` is a sum of reads with coefficients, plus a number: additions, negations, sums of
+* A :class:`LinearForm` is a sum of reads with coefficients, plus a number: additions, negations,
+sums of
   components and means cost nothing until somebody needs the value.
 * A :class:`Pending` is a curve of a form whose coefficients are all +1 or -1: a chain of scalar
   functions, and any expression of one variable, is one look-up.
-* A :class:`Pair` is F(a + b) - G(a - b) with two curves.
+* A :class:`FunctionPair` is F(a + b) - G(a - b) with two curves.
 
 Curves are trees of formulas and steps; what is known of them stands here too.
 """
@@ -24,12 +25,12 @@ from fractions import Fraction
 import torch
 
 from iceform.arithmetic.intervals import above
-from iceform.computer.graph import Loop, Place
+from iceform.computer.graph import Loop, SourceLine
 from iceform.computer.instructions import Write
 from iceform.computer.ranges import Range, slope
-from iceform.functions.formulas import trees
-from iceform.functions.formulas.functions import evaluate
-from iceform.functions.formulas.polynomials import line, polynomial
+from iceform.expressions.formulas import trees
+from iceform.expressions.formulas.functions import evaluate
+from iceform.expressions.formulas.polynomials import line, polynomial
 
 
 @dataclass(eq=False)
@@ -86,7 +87,7 @@ class Read:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepCurve:
     r"""The curve of a comparison: ``offset + height tanh(sharpness (z - at))``.
 
     It is two table entries, with keys +-sharpness and values offset +- height, and so exact for
@@ -106,7 +107,7 @@ class Step:
         return abs(self.height) * 2.0 * math.exp(-2.0 * self.sharpness * self.gap)
 
 
-Curve = trees.Node | Step
+Curve = trees.Node | StepCurve
 
 
 @dataclass(eq=False)
@@ -120,7 +121,7 @@ class VirtualInstruction:
     g: Curve | None
     gains: tuple[float, float]
     note: str = ""
-    place: Place | None = None
+    place: SourceLine | None = None
     narrowed: Range | None = None  # of the one argument, where more is known than the reads say
     copy: bool = False
     folded: float = 0.0  # what rounding the coefficients adds to the result, and kinks
@@ -155,14 +156,14 @@ class VirtualLoop:
     """A loop: ``enter`` decides about the first turn, the end of ``body`` about further ones."""
 
     counter: Register | None
-    body: Code
+    body: VirtualCode
     guarded: bool  # whether it may make no turn, so that FLAG is asked before the first
     source: Loop
     states: tuple[Register, ...]
 
 
 @dataclass(eq=False)
-class Code:
+class VirtualCode:
     """Instructions and loops in order."""
 
     items: list[VirtualInstruction | VirtualLoop] = field(default_factory=list)
@@ -184,31 +185,31 @@ def operation(name: str, *arguments: trees.Node | float) -> trees.Node:
 
 
 @dataclass(frozen=True)
-class Form:
+class LinearForm:
     """``sum coefficient * read + constant``."""
 
     terms: tuple[tuple[Read, float], ...]
     constant: float = 0.0
 
-    def plus(self, other: Form) -> Form:
+    def plus(self, other: LinearForm) -> LinearForm:
         """Added up, read by read; numbers are added exactly or not at all."""
         found: dict[Read, float] = dict(self.terms)
         for read, coefficient in other.terms:
             found[read] = found.get(read, 0.0) + coefficient
         terms = tuple((r, c) for r, c in found.items() if c != 0)
-        return Form(terms, self.constant + other.constant)
+        return LinearForm(terms, self.constant + other.constant)
 
-    def exact_sum(self, other: Form) -> bool:
+    def exact_sum(self, other: LinearForm) -> bool:
         """Whether :meth:`plus` rounds nothing."""
         mine, theirs = dict(self.terms), dict(other.terms)
         pairs = [(mine[r], theirs[r]) for r in mine if r in theirs]
         pairs.append((self.constant, other.constant))
         return all(Fraction(a) + Fraction(b) == Fraction(a + b) for a, b in pairs)
 
-    def line(self, slope: float, intercept: float) -> Form:
+    def line(self, slope: float, intercept: float) -> LinearForm:
         """``slope * self + intercept``."""
         terms = tuple((r, slope * c) for r, c in self.terms if slope * c != 0)
-        return Form(terms, slope * self.constant + intercept)
+        return LinearForm(terms, slope * self.constant + intercept)
 
     def exact_line(self, slope: float, intercept: float) -> bool:
         """Whether :meth:`line` rounds nothing."""
@@ -225,14 +226,14 @@ class Form:
             out = out + read.range.times(coefficient)
         return out
 
-    def signs(self) -> tuple[float, Form] | None:
+    def signs(self) -> tuple[float, LinearForm] | None:
         """``(alpha, U)`` with self = alpha U + constant, where U's coefficients are +-1."""
         if not self.terms:
             return None
         alpha = self.terms[0][1]
         if any(abs(c) != abs(alpha) for _, c in self.terms):
             return None
-        return alpha, Form(tuple((r, c / alpha) for r, c in self.terms))
+        return alpha, LinearForm(tuple((r, c / alpha) for r, c in self.terms))
 
     @property
     def base(self) -> frozenset[tuple[Read, float]]:
@@ -245,12 +246,12 @@ class Pending:
     """``curve(U)``, U a form of +-1 coefficients without a number; ``range`` is U's."""
 
     curve: Curve
-    of: Form
+    of: LinearForm
     range: Range
 
 
 @dataclass(frozen=True)
-class Pair:
+class FunctionPair:
     """``f(a + b) - g(a - b)``."""
 
     f: Curve
@@ -259,9 +260,9 @@ class Pair:
     b: tuple[Read, ...]
 
 
-def of_register(register: Register) -> Form:
+def of_register(register: Register) -> LinearForm:
     """The value that a register holds."""
-    return Form(((Read("at", register), register.scale),))
+    return LinearForm(((Read("at", register), register.scale),))
 
 
 # ---------------------------------------------------------------------------------------------
@@ -296,7 +297,7 @@ def quarter_square(k: float, shift: float) -> trees.Node:
 
 def steepest(curve: Curve, on: Range) -> float:
     """Bound of the slope of a curve away from the gap of a step."""
-    if isinstance(curve, Step):
+    if isinstance(curve, StepCurve):
         return 2 * curve.sharpness * curve.beside()
     low, high = (
         slope(curve, on.low, on.high)
@@ -308,21 +309,21 @@ def steepest(curve: Curve, on: Range) -> float:
 
 def mirrored(curve: Curve) -> Curve:
     """The curve of -z."""
-    if isinstance(curve, Step):
+    if isinstance(curve, StepCurve):
         return replace(curve, at=-curve.at, height=-curve.height)
     return compose(curve, affine(-1.0, 0.0))
 
 
 def negative(curve: Curve) -> Curve:
     """-curve."""
-    if isinstance(curve, Step):
+    if isinstance(curve, StepCurve):
         return replace(curve, offset=-curve.offset, height=-curve.height)
     return operation("neg", curve)
 
 
 def times(curve: Curve, factor: float) -> Curve:
     """A curve by a power of two."""
-    if isinstance(curve, Step):
+    if isinstance(curve, StepCurve):
         off = above(abs(Fraction(factor)) * Fraction(curve.off))
         return replace(curve, offset=factor * curve.offset, height=factor * curve.height, off=off)
     return operation("*", factor, curve)
@@ -340,14 +341,14 @@ def scale_of(range: Range) -> float:
 
 def at_zero(curve: Curve) -> float:
     """The value at 0; 1 for a step, which has none there."""
-    if isinstance(curve, Step):
+    if isinstance(curve, StepCurve):
         return 1.0
     return float(evaluate(curve, torch.zeros(1, dtype=torch.float64)))
 
 
 def scaled_curve(curve: Curve, tree: trees.Node) -> Curve | None:
     """tree(curve(z)); None where the curve is a step and the tree no line."""
-    if not isinstance(curve, Step):
+    if not isinstance(curve, StepCurve):
         return compose(tree, curve)
     if line(tree) is None:
         return None
@@ -359,9 +360,9 @@ def scaled_curve(curve: Curve, tree: trees.Node) -> Curve | None:
     return replace(curve, offset=offset, height=height, off=off)
 
 
-def paired(p: Pending, q: Pending) -> Pair | None:
+def paired(p: Pending, q: Pending) -> FunctionPair | None:
     """Both added up as one instruction, where one is a curve of a + b and the other of a - b."""
-    if isinstance(p.curve, Step) or isinstance(q.curve, Step):
+    if isinstance(p.curve, StepCurve) or isinstance(q.curve, StepCurve):
         return None
     mine, theirs = dict(p.of.terms), dict(q.of.terms)
     if mine.keys() != theirs.keys():
@@ -379,11 +380,11 @@ def paired(p: Pending, q: Pending) -> Pair | None:
     flip = affine(sign, 0.0)
     # p is of sign (a + b) or sign (a - b), and q of the other.
     sums, differences = (p, q) if sign == with_other else (q, p)
-    assert not isinstance(sums.curve, Step)
-    assert not isinstance(differences.curve, Step)
+    assert not isinstance(sums.curve, StepCurve)
+    assert not isinstance(differences.curve, StepCurve)
     f = compose(sums.curve, flip)
     g = operation("neg", compose(differences.curve, flip))
-    return Pair(f, g, tuple(same), tuple(other))
+    return FunctionPair(f, g, tuple(same), tuple(other))
 
 
 # ---------------------------------------------------------------------------------------------

@@ -8,13 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-# Each of these makes its kinds known when it is imported.
-from iceform import attention, constructions, networks, pretrained
+from iceform import pretrained
 from iceform.errors import ProgramError
 
 __all__ = ["from_pretrained", "load", "nnsight", "onnx", "save_pretrained", "transformer_lens"]
-
-KEPT = (attention, constructions, networks)
 
 
 def save_pretrained(thing: Any, path: str | Path) -> Path:

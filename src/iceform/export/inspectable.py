@@ -22,15 +22,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from iceform.attention import Features, FrozenNetwork, SoftmaxAttention
-from iceform.constructions import Emulator, GradientDescent, LeastSquares
 from iceform.errors import ProgramError
 from iceform.export.onnx_file import TakesPrompts
+from iceform.heads import Features, FrozenNetwork, SoftmaxAttention
+from iceform.paper import Emulator, GradientDescent, LeastSquares
 
 Point = Callable[[], nn.Module]
 
 
-class Attention(nn.Module):
+class HookedAttention(nn.Module):
     """One frozen attention layer, step by step; the layer itself stays the definition.
 
     Parameters
@@ -73,13 +73,13 @@ class Attention(nn.Module):
         return out.transpose(-3, -2)
 
 
-class Block(nn.Module):
+class HookedLayer(nn.Module):
     """A layer between two points of the stream."""
 
     def __init__(self, layer: nn.Module, point: Point) -> None:
         super().__init__()
         self.hook_resid_pre, self.hook_resid_post = point(), point()
-        self.attn = Attention(layer, point) if isinstance(layer, SoftmaxAttention) else layer
+        self.attn = HookedAttention(layer, point) if isinstance(layer, SoftmaxAttention) else layer
 
     def forward(self, x: Tensor) -> Tensor:
         """One layer."""
@@ -105,7 +105,7 @@ class _Bridge(FrozenNetwork):
 def build_points(root: nn.Module, network: FrozenNetwork, point: Point) -> None:
     """Give a module its blocks and its first and last point."""
     root.hook_prompt, root.hook_readout = point(), point()
-    root.blocks = nn.ModuleList(Block(layer, point) for layer in network.layers)
+    root.blocks = nn.ModuleList(HookedLayer(layer, point) for layer in network.layers)
 
 
 def run_blocks(root: nn.Module, tokens: Tensor) -> Iterator[Tensor]:

@@ -17,7 +17,7 @@ from iceform.export.inspectable import Point, build_points, head_named, run_bloc
 from iceform.networks import InContext
 
 
-class _Watched(nn.Module):
+class _HookedNetwork(nn.Module):
     """A frozen network with points."""
 
     hook_readout: nn.Module
@@ -52,7 +52,7 @@ def nnsight(thing: Any) -> Any:
         from nnsight import NNsight  # type: ignore[import-untyped]
     except ImportError:
         raise ProgramError("nnsight is missing: pip install 'iceform[interp]'") from None
-    return NNsight(thing.model if isinstance(thing, InContext) else _Watched(thing))
+    return NNsight(thing.model if isinstance(thing, InContext) else _HookedNetwork(thing))
 
 
 def transformer_lens(thing: Any) -> Any:
@@ -86,7 +86,7 @@ def transformer_lens(thing: Any) -> Any:
             whole = not options.get("remove_batch_dim", False)
             return out, ActivationCache(found, self, has_batch_dim=whole)
 
-    class HookedFrozen(_Watched, Hooked):
+    class HookedFrozen(_HookedNetwork, Hooked):
         """A frozen network with hooks at every head."""
 
         def __init__(self) -> None:

@@ -27,7 +27,7 @@ _DOUBLE = 11  # ONNX's number for float64
 _ROUNDINGS = 2  # the certificate has torch's rounding; onnxruntime's is as much again
 
 
-class _Flat(nn.Module):
+class _FlatGraph(nn.Module):
     """The graph of one kind of call, tensors in and out."""
 
     def __init__(self, network: InContext, structure: Any) -> None:
@@ -100,7 +100,7 @@ def _arguments(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 def _exported(network: InContext, structure: Any, tensors: list[Tensor]) -> Any:
     auto = torch.export.Dim.AUTO
     shapes = (tuple(dict.fromkeys(range(t.ndim), auto) for t in tensors),)
-    flat = _Flat(network, structure).eval()
+    flat = _FlatGraph(network, structure).eval()
     with warnings.catch_warnings(), quiet("torch.onnx"):
         # The exporter's own use of parts of torch that are going away.
         warnings.simplefilter("ignore")

@@ -20,19 +20,19 @@ import torch
 from torch import Tensor, nn
 
 from iceform import store
-from iceform.attention import (
-    Average,
+from iceform.certificates.witness import settled
+from iceform.errors import CapacityError, IntegrityError, ProgramError
+from iceform.heads import (
     Embed,
     FrozenNetwork,
     LiftedAttention,
     LookUps,
     Prompt,
     SoftmaxAttention,
+    SoftmaxAverage,
 )
-from iceform.backends import Backend, Rounding
-from iceform.certificates.witness import settled
-from iceform.constructions import Emulator, LinearLayer, Plan
-from iceform.errors import CapacityError, IntegrityError, ProgramError
+from iceform.paper import Emulator, LinearLayer, Plan
+from iceform.run import Backend, Rounding
 from iceform.validation import human_bytes, unit_roundoff
 
 LARGEST = 2**31 - 2**20  # protobuf's limit, less what the graph itself takes
@@ -344,7 +344,7 @@ class OnnxRuntime(Backend):
         super().__init__(network)
         self.name, self._session = "onnxruntime", session
 
-    def run(self, prompt: Prompt | LookUps | Average) -> Tensor:
+    def run(self, prompt: Prompt | LookUps | SoftmaxAverage) -> Tensor:
         tokens = prompt.tokens
         given = tokens.detach().reshape(-1, *tokens.shape[-2:]).cpu().contiguous()
         (out,) = self._session.run([_OUTPUT], {_INPUT: given.numpy()})

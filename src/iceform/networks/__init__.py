@@ -4,7 +4,7 @@ from iceform.networks.frozen import FrozenLayers, NetworkSizes
 from iceform.networks.network import InContext, in_context
 from iceform.networks.pooling import MeanPooling
 from iceform.networks.proven import InputEnclosure, RangeCertificate
-from iceform.networks.report import Report, Row
+from iceform.networks.report import Report, ReportRow
 
 __all__ = [
     "FrozenLayers",
@@ -14,6 +14,6 @@ __all__ = [
     "NetworkSizes",
     "RangeCertificate",
     "Report",
-    "Row",
+    "ReportRow",
     "in_context",
 ]

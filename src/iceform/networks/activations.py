@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from iceform.errors import ProgramError
-from iceform.functions import ScalarFunction
-from iceform.networks.pieces import Activation, Gate, Settings, Table, Tails
+from iceform.expressions import ScalarFunction
+from iceform.networks.pieces import Activation, Gate, PieceSettings, TabulatedActivation, Tails
 
 _LAMBERT = 0.2785  # W(1/e) < 0.2785: sup of |z| sigma(-|z|)
 _SHARPEST = 2.0**60  # a head that picks the larger of two tokens: off by 0.2785/2^60
@@ -24,7 +24,7 @@ _BISECTIONS = 60  # float64 has no more bits than this
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownActivation:
     """An activation: the function, sup |f'|, sup |f''|, and the gate that computes it if any."""
 
     function: ScalarFunction
@@ -66,25 +66,45 @@ def _smooth(call: Callable[[Tensor], Tensor], name: str) -> ScalarFunction:
 # sigmoid, 1/4 for softplus, sqrt(8/(pi e)) for erf; the tests look for larger ones on a mesh.
 # Beyond a tail's reach f is its line but for 8 Q(8) < 5e-15 (GELU; the tanh form less),
 # 1 - tanh 14 < 1.5e-12, e^-28 < 7e-13, erfc 5 < 1.6e-12.
-ACTIVATIONS: dict[str, Known] = {
-    "relu": Known(ScalarFunction(torch.relu, "relu", kinks=(0.0,)), 1.0, math.inf, _SHARPEST,
-                  _LAMBERT / _SHARPEST, gain=1.0),
-    "silu": Known(_smooth(F.silu, "silu"), _silu_slope(), 0.5, 1.0, gain=1.0),
-    "gelu": Known(_smooth(F.gelu, "gelu"), _gelu_slope(), 0.798, gain=1.0,
-                  tails=Tails(8.0, 1.0, 5e-15)),
+ACTIVATIONS: dict[str, KnownActivation] = {
+    "relu": KnownActivation(
+        ScalarFunction(torch.relu, "relu", kinks=(0.0,)),
+        1.0,
+        math.inf,
+        _SHARPEST,
+        _LAMBERT / _SHARPEST,
+        gain=1.0,
+    ),
+    "silu": KnownActivation(_smooth(F.silu, "silu"), _silu_slope(), 0.5, 1.0, gain=1.0),
+    "gelu": KnownActivation(
+        _smooth(F.gelu, "gelu"), _gelu_slope(), 0.798, gain=1.0, tails=Tails(8.0, 1.0, 5e-15)
+    ),
     # The tanh form of GELU is as steep as GELU to 4e-4, checked on a mesh by the tests.
-    "gelu_tanh": Known(_smooth(_tanh_gelu, "gelu_tanh"), _gelu_slope() + 1e-3, 0.80, gain=1.0,
-                       tails=Tails(8.0, 1.0, 5e-15)),
-    "tanh": Known(_smooth(torch.tanh, "tanh"), 1.0, 0.77, size=1.0, gain=1.0,
-                  tails=Tails(14.0, 0.0, 1.5e-12)),
-    "sigmoid": Known(_smooth(torch.sigmoid, "sigmoid"), 0.25, 0.0963, size=1.0,
-                     tails=Tails(28.0, 0.0, 7e-13)),
-    "softplus": Known(_smooth(F.softplus, "softplus"), 1.0, 0.25),
-    "elu": Known(ScalarFunction(F.elu, "elu", kinks=(0.0,)), 1.0, 1.0, gain=1.0),
-    "mish": Known(_smooth(F.mish, "mish"), 1.0885, 0.67, gain=1.0),
-    "erf": Known(_smooth(torch.erf, "erf"), 2 / math.sqrt(math.pi) * (1 + 1e-12), 0.968, size=1.0,
-                 gain=2 / math.sqrt(math.pi) * (1 + 1e-12), tails=Tails(5.0, 0.0, 1.6e-12)),
-}  # fmt: skip
+    "gelu_tanh": KnownActivation(
+        _smooth(_tanh_gelu, "gelu_tanh"),
+        _gelu_slope() + 1e-3,
+        0.80,
+        gain=1.0,
+        tails=Tails(8.0, 1.0, 5e-15),
+    ),
+    "tanh": KnownActivation(
+        _smooth(torch.tanh, "tanh"), 1.0, 0.77, size=1.0, gain=1.0, tails=Tails(14.0, 0.0, 1.5e-12)
+    ),
+    "sigmoid": KnownActivation(
+        _smooth(torch.sigmoid, "sigmoid"), 0.25, 0.0963, size=1.0, tails=Tails(28.0, 0.0, 7e-13)
+    ),
+    "softplus": KnownActivation(_smooth(F.softplus, "softplus"), 1.0, 0.25),
+    "elu": KnownActivation(ScalarFunction(F.elu, "elu", kinks=(0.0,)), 1.0, 1.0, gain=1.0),
+    "mish": KnownActivation(_smooth(F.mish, "mish"), 1.0885, 0.67, gain=1.0),
+    "erf": KnownActivation(
+        _smooth(torch.erf, "erf"),
+        2 / math.sqrt(math.pi) * (1 + 1e-12),
+        0.968,
+        size=1.0,
+        gain=2 / math.sqrt(math.pi) * (1 + 1e-12),
+        tails=Tails(5.0, 0.0, 1.6e-12),
+    ),
+}
 
 # The settings with which an operation of aten is one of them; others have none.
 _SETTINGS: dict[str, tuple[tuple[str, Any], ...]] = {
@@ -114,13 +134,15 @@ def activation_of(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> st
     return None if off or len(args) > len(names) else known
 
 
-def make_activation(name: str, place: str, settings: Settings) -> Activation:
+def make_activation(name: str, place: str, settings: PieceSettings) -> Activation:
     """The piece that computes the named activation."""
     if name not in ACTIVATIONS:
         raise ProgramError(f"no activation {name!r}; there are {', '.join(ACTIVATIONS)}")
     known = ACTIVATIONS[name]
     if known.gate is None:
-        made: Activation = Table(place, settings, known.function, known.slope, tails=known.tails)
+        made: Activation = TabulatedActivation(
+            place, settings, known.function, known.slope, tails=known.tails
+        )
     else:
         made = Gate(
             place, settings, known.function, known.slope, sharpness=known.gate,

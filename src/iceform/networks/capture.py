@@ -64,20 +64,20 @@ class Captured:
     output: Any
 
 
-class _Returned:
+class _CapturedOutput:
     """What came back; torch.export undoes changes of a module's own attributes."""
 
     structure: Any = None
 
 
-class _Flat(nn.Module):
+class _FlatModel(nn.Module):
     """The network as a function of tensors to tensors."""
 
     def __init__(self, model: nn.Module, signature: Signature, given: Any) -> None:
         super().__init__()
         self.model = model
         self._signature, self._given = signature, given
-        self.returned = _Returned()
+        self.returned = _CapturedOutput()
 
     def forward(self, *flat: Tensor) -> tuple[Tensor, ...]:
         args, kwargs = self._signature.unflatten(self._given, flat)
@@ -165,7 +165,7 @@ def capture(
     ProgramError
         If it cannot be captured: a branch on data, a state that it changes.
     """
-    flat = _Flat(model, signature, given)
+    flat = _FlatModel(model, signature, given)
     shared = len({id(t) for t in tensors}) < len(tensors)
     tensors = [t.clone() for t in tensors] if shared else list(tensors)
     try:
@@ -182,7 +182,7 @@ def capture(
     return _read(program, guards, flat.returned.structure)
 
 
-def _exported(flat: _Flat, tensors: list[Tensor], *, dynamic: bool) -> Any:
+def _exported(flat: _FlatModel, tensors: list[Tensor], *, dynamic: bool) -> Any:
     auto = torch.export.Dim.AUTO
     shapes = (tuple(dict.fromkeys(range(t.ndim), auto) for t in tensors),) if dynamic else None
     with _quietly(), as_written(), _masks_unread(), torch.no_grad():
@@ -201,7 +201,7 @@ def _apart() -> dict[Any, Any]:
     return {op: known[op] for op in known if str(op).partition(".")[2] in _COMPOSED}
 
 
-def _static(flat: _Flat, tensors: list[Tensor]) -> Any:
+def _static(flat: _FlatModel, tensors: list[Tensor]) -> Any:
     try:
         return _exported(flat, tensors, dynamic=False)
     except ProgramError:

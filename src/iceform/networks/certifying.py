@@ -14,32 +14,32 @@ import torch
 from torch import Tensor
 
 from iceform.certificates.adjoint import (
+    AdjointOperation,
     Affine,
     Floor,
     Matmul,
     Mean,
-    Move,
-    Operation,
     Pointwise,
     Power,
     Quotient,
+    Rearrangement,
     Softmax,
     Sum,
     Tape,
 )
-from iceform.certificates.adjoint import Product as Times
+from iceform.certificates.adjoint import EntrywiseProduct as Times
 from iceform.networks.activations import ACTIVATIONS, UNITS
-from iceform.networks.graph import Graph, Node, Ref, at, function_of
-from iceform.networks.model import Model
+from iceform.networks.graph import NetworkGraph, NetworkNode, Ref, at, function_of
+from iceform.networks.model import NetworkModel
 from iceform.networks.operations import PUT_IN, is_move
 from iceform.networks.pieces import (
     Activation,
+    AttentionPiece,
     EmbeddingMap,
-    Heads,
     LinearMap,
     Norm,
     Piece,
-    Product,
+    ProductPiece,
 )
 
 # Operations that make numbers of none.
@@ -62,13 +62,13 @@ class Certifying:
         Where they ran.
     """
 
-    def __init__(self, model: Model, device: torch.device | None = None) -> None:
+    def __init__(self, model: NetworkModel, device: torch.device | None = None) -> None:
         self.model, self.tape = model, Tape(device)
         self.at: dict[str, Any] = {}  # steps of the nodes' values
         self.outputs: list[Tensor] = []
         self.wide: dict[str, Tensor] = {}  # what no activation enters, in float64
 
-    def run(self, graph: Graph, tensors: Sequence[Tensor]) -> list[int]:
+    def run(self, graph: NetworkGraph, tensors: Sequence[Tensor]) -> list[int]:
         """Run the graph; the steps of its results, floating-point ones only."""
         if self.model.settings.dtype != torch.float64:
             self.wide = self.model.passive(graph, tensors)
@@ -78,7 +78,7 @@ class Certifying:
 
     # -------------------------------------------------------------------------------------- nodes
 
-    def _saw(self, node: Node, args: Any, kwargs: Mapping[str, Any], value: Any) -> None:
+    def _saw(self, node: NetworkNode, args: Any, kwargs: Mapping[str, Any], value: Any) -> None:
         if node.op == "piece":
             self.at[node.name] = self._piece(node, args, value)
         elif isinstance(value, tuple | list):
@@ -96,7 +96,7 @@ class Certifying:
             return found
         return self.tape.leaf(torch.as_tensor(value, dtype=torch.float64))
 
-    def _floating(self, node: Node, args: Any, kwargs: Any, value: Tensor) -> int:
+    def _floating(self, node: NetworkNode, args: Any, kwargs: Any, value: Tensor) -> int:
         known = [n for n in node.needs if n in self.at]
         if node.op == "input" or not node.active:
             return self._given(node, value)
@@ -113,7 +113,7 @@ class Certifying:
             return self._moved(node, args, kwargs, value)
         return self._native(node, args, kwargs, value)
 
-    def _given(self, node: Node, value: Tensor) -> int:
+    def _given(self, node: NetworkNode, value: Tensor) -> int:
         """What no activation enters: off by what float64 makes of it."""
         wide = self.wide.get(node.name)
         if wide is None or wide.shape != value.shape:
@@ -121,7 +121,7 @@ class Certifying:
         off = torch.where(value == wide, 0.0, (value.double() - wide).abs())
         return self.tape.leaf(value, off)
 
-    def _several(self, node: Node, args: Any, kwargs: Any, value: Sequence[Any]) -> Any:
+    def _several(self, node: NetworkNode, args: Any, kwargs: Any, value: Sequence[Any]) -> Any:
         if not any(isinstance(v, Tensor) and v.is_floating_point() for v in value):
             return None
         if not is_move(node.short):
@@ -129,7 +129,7 @@ class Certifying:
         return [self._moved(node, args, kwargs, v, pick=i) for i, v in enumerate(value)]
 
     def _moved(
-        self, node: Node, args: Any, kwargs: Any, value: Tensor, pick: int | None = None
+        self, node: NetworkNode, args: Any, kwargs: Any, value: Tensor, pick: int | None = None
     ) -> int:
         names = [n for n in node.needs if isinstance(self.at.get(n), int)]
         function = function_of(node.op)
@@ -158,10 +158,10 @@ class Certifying:
             found: Tensor = out if pick is None else out[pick]
             return found
 
-        operation = Move(moved, lambda *x: moved(*x, radii=True))
+        operation = Rearrangement(moved, lambda *x: moved(*x, radii=True))
         return self.tape.apply(operation, *(self.at[n] for n in names), computed=value)
 
-    def _native(self, node: Node, args: Any, kwargs: Any, value: Tensor) -> int:
+    def _native(self, node: NetworkNode, args: Any, kwargs: Any, value: Tensor) -> int:
         made = self._rule(node, args, kwargs)
         if made is None:
             raise OpenStepError(f"{node.short} in {node.where}")
@@ -170,8 +170,8 @@ class Certifying:
         return self.tape.apply(operation, *reads, computed=value, state=state)
 
     def _rule(  # noqa: PLR0911
-        self, node: Node, args: Any, kwargs: Any
-    ) -> tuple[Operation, Sequence[int]] | None:
+        self, node: NetworkNode, args: Any, kwargs: Any
+    ) -> tuple[AdjointOperation, Sequence[int]] | None:
         def two() -> tuple[int, int]:
             return self._step(node.args[0], args[0]), self._step(node.args[1], args[1])
 
@@ -197,7 +197,9 @@ class Certifying:
                 return Softmax(), two()[:1]
         return self._of_one(node, args, kwargs)
 
-    def _of_one(self, node: Node, args: Any, kwargs: Any) -> tuple[Operation, Sequence[int]] | None:
+    def _of_one(
+        self, node: NetworkNode, args: Any, kwargs: Any
+    ) -> tuple[AdjointOperation, Sequence[int]] | None:
         powers = {"square": 2.0, "sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0}
         read = self._step(node.args[0], args[0])
         match node.short:
@@ -218,12 +220,14 @@ class Certifying:
                 return self._length(read, args, kwargs)
         return None
 
-    def _moves(self, node: Node, index: int) -> bool:
+    def _moves(self, node: NetworkNode, index: int) -> bool:
         """Whether an argument depends on what was computed."""
         found = self.at.get(node.args[index].name)
         return not isinstance(found, int) or not self.tape.is_given(found)
 
-    def _length(self, read: int, args: Any, kwargs: Any) -> tuple[Operation, Sequence[int]] | None:
+    def _length(
+        self, read: int, args: Any, kwargs: Any
+    ) -> tuple[AdjointOperation, Sequence[int]] | None:
         """The 2-norm."""
         given: list[Any] = [*args[1:4], *(2, None, False)[len(args[1:4]) :]]
         order, axes, keep = given
@@ -235,7 +239,7 @@ class Certifying:
 
     # ------------------------------------------------------------------------------------- pieces
 
-    def _piece(self, node: Node, args: Any, value: Tensor) -> int:
+    def _piece(self, node: NetworkNode, args: Any, value: Tensor) -> int:
         piece = self.model.get_submodule(args[0])
         assert isinstance(piece, Piece)
         if isinstance(piece, EmbeddingMap):
@@ -254,10 +258,10 @@ class Certifying:
             return self.tape.apply(step, *reads, computed=value, error=error)
         if isinstance(piece, Norm):
             return self._norm(piece, reads[0], value)
-        if isinstance(piece, Product):
+        if isinstance(piece, ProductPiece):
             times = Times() if piece.inner is None else Matmul()
             return self.tape.apply(times, *reads, computed=value)
-        assert isinstance(piece, Heads)
+        assert isinstance(piece, AttentionPiece)
         return self._heads(piece, reads, value)
 
     def _norm(self, piece: Norm, x: int, value: Tensor) -> int:
@@ -270,11 +274,11 @@ class Certifying:
         weighed = apply(Times(), scaled, weight)
         return apply(Sum(), weighed, bias, computed=value, state=True)
 
-    def _heads(self, piece: Heads, reads: list[int], value: Tensor) -> int:
+    def _heads(self, piece: AttentionPiece, reads: list[int], value: Tensor) -> int:
         apply, leaf = self.tape.apply, self.tape.leaf
         q, k, v, *mask = reads
         queries = apply(Times(), q, leaf(torch.tensor(piece.scale, dtype=torch.float64)))
-        logits = apply(Matmul(), queries, apply(Move(_turned), k))
+        logits = apply(Matmul(), queries, apply(Rearrangement(_turned), k))
         if mask:
             logits = apply(Sum(), logits, mask[0])
         if piece.causal:

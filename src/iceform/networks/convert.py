@@ -15,10 +15,10 @@ from torch import Tensor, fx
 
 from iceform.errors import ProgramError
 from iceform.networks.activations import ACTIVATIONS, activation_of, make_activation
-from iceform.networks.attending import Attending
 from iceform.networks.capture import Captured, lifted, module_path
-from iceform.networks.graph import Graph, Node, Ref, function_of, live, size_name
-from iceform.networks.multiplying import multiplied
+from iceform.networks.graph import NetworkGraph, NetworkNode, Ref, function_of, live, size_name
+from iceform.networks.match_attention import Attending
+from iceform.networks.match_products import multiplied
 from iceform.networks.operations import is_move, is_native, is_random
 from iceform.networks.parts import Maker
 from iceform.networks.pieces import (
@@ -47,8 +47,8 @@ class Conversion:
     def __init__(self, to: Maker, found: Captured) -> None:
         self.to, self.found = to, found
         self.values: dict[str, Any] = {}
-        self.nodes: list[Node] = []
-        self.constants: list[Node] = []
+        self.nodes: list[NetworkNode] = []
+        self.constants: list[NetworkNode] = []
         self.dtype = to.settings.dtype
         self.active: set[str] = set()
         self.made: dict[str, str] = {}  # constants by path
@@ -58,7 +58,7 @@ class Conversion:
 
     # ------------------------------------------------------------------------------------- whole
 
-    def graph(self, given: Any, tensors: list[Tensor]) -> Graph:
+    def graph(self, given: Any, tensors: list[Tensor]) -> NetworkGraph:
         for i, name in enumerate(self.found.inputs):
             floats = tensors[i].is_floating_point()
             self._emit(name, "input", (i,), where="", active=floats)
@@ -73,13 +73,17 @@ class Conversion:
         self.heads.alone(results)
         nodes = multiplied(self.to, live([*self.constants, *self.nodes], results), results)
         dtypes, ranks = tuple(t.dtype for t in tensors), tuple(t.ndim for t in tensors)
-        return Graph(given, dtypes, ranks, self.found.guards, nodes, results, self.found.output)
+        return NetworkGraph(
+            given, dtypes, ranks, self.found.guards, nodes, results, self.found.output
+        )
 
     def _emit(
         self, name: str, op: str, args: Any, kwargs: Any = None, *, where: str, active: bool
     ) -> Ref:
         shape = self.shapes.get(name)
-        self.nodes.append(Node(name, op, tuple(args), dict(kwargs or {}), where, active, shape))
+        self.nodes.append(
+            NetworkNode(name, op, tuple(args), dict(kwargs or {}), where, active, shape)
+        )
         if active:
             self.active.add(name)
         self.values[name] = Ref(name)
@@ -112,7 +116,7 @@ class Conversion:
                 name = f"constant.{len(self.made)}"
                 shape = tuple(value.tensor.shape)
                 given = (path, self.dtype) if wide else (path,)
-                self.constants.append(Node(name, "constant", given, shape=shape))
+                self.constants.append(NetworkNode(name, "constant", given, shape=shape))
                 self.made[path] = name
             return Ref(self.made[path])
         if isinstance(value, tuple | list):

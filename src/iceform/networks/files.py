@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from iceform.backends import resolve
 from iceform.errors import IntegrityError
 from iceform.networks.activations import make_activation
 from iceform.networks.frozen import FrozenLayers, NetworkSizes, identity_table
-from iceform.networks.graph import Graph
-from iceform.networks.model import Model
+from iceform.networks.graph import NetworkGraph
+from iceform.networks.model import NetworkModel
 from iceform.networks.pieces import (
     Activation,
+    AttentionPiece,
     EmbeddingMap,
-    Heads,
     LinearMap,
     Norm,
     Piece,
-    Product,
-    Settings,
+    PieceSettings,
+    ProductPiece,
 )
 from iceform.networks.structure import Signature
+from iceform.run import resolve
 from iceform.validation import check_choice, check_dtype, check_eps, check_positive
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def pack(network: InContext) -> tuple[dict[str, Any], dict[str, Tensor]]:
         },
         "sizes": network.frozen.sizes.to_dict(),
         "pieces": [
-            {"name": p.name, "kind": p.kind, "made": p.made(), "ranges": p.ranges()}
+            {"name": p.name, "kind": p.kind, "made": p.config(), "ranges": p.ranges()}
             for p in network.pieces
         ],
         "not_emulated": network.model.left,
@@ -57,24 +57,24 @@ def pack(network: InContext) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return config, dict(network.model.state_dict())
 
 
-def unpack(config: dict[str, Any], tensors: dict[str, Tensor]) -> Model:
+def unpack(config: dict[str, Any], tensors: dict[str, Tensor]) -> NetworkModel:
     """The inverse of :func:`pack`."""
     given = config["settings"]
-    settings = Settings(
+    settings = PieceSettings(
         eps=check_eps(given["eps"]),
         dtype=check_dtype(getattr(torch, given["dtype"], None)),
         backend=resolve(given["backend"]),
         headroom=check_positive("headroom", given["headroom"]),
         on_range=check_choice("on_range", given["on_range"], ("raise", "widen")),
     )
-    model = Model(settings, Signature(config["arguments"]), None, title=config["title"])
-    model.graphs = [Graph.from_dict(g) for g in config["graphs"]]
+    model = NetworkModel(settings, Signature(config["arguments"]), None, title=config["title"])
+    model.graphs = [NetworkGraph.from_dict(g) for g in config["graphs"]]
     model.left, model.settled = dict(config["not_emulated"]), True
     _restore(model, config, tensors)
     return model
 
 
-def _restore(model: Model, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+def _restore(model: NetworkModel, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     settings = model.settings
     table = identity_table(settings.eps, settings.dtype)
     sizes = NetworkSizes(**config["sizes"])
@@ -104,20 +104,20 @@ def _restore(model: Model, config: dict[str, Any], tensors: dict[str, Tensor]) -
         )
 
 
-def _made(saved: dict[str, Any], tensors: dict[str, Tensor], settings: Settings) -> Piece:
+def _made(saved: dict[str, Any], tensors: dict[str, Tensor], settings: PieceSettings) -> Piece:
     """A piece from its description and its tensors."""
     name, kind, made = str(saved["name"]), saved["kind"], saved["made"]
     try:
         if kind == Activation.kind:
             return make_activation(made["function"], name, settings)
-        if kind == Heads.kind:
-            return Heads(
+        if kind == AttentionPiece.kind:
+            return AttentionPiece(
                 name, settings, int(made["head_dim"]), int(made["value_dim"]),
                 scale=float(made["scale"]), causal=bool(made["causal"]),
             )  # fmt: skip
-        if kind == Product.kind:
+        if kind == ProductPiece.kind:
             inner = made["inner"]
-            return Product(name, settings, inner=None if inner is None else int(inner))
+            return ProductPiece(name, settings, inner=None if inner is None else int(inner))
         weight = tensors[f"{name}.weight"]
         if kind == EmbeddingMap.kind:
             return EmbeddingMap(name, settings, weight)

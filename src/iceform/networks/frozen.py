@@ -1,7 +1,7 @@
 r"""The two frozen layers that a whole network is read by.
 
 read
-    One linear map, its weights in the prompt (:class:`~iceform.constructions.rows.RowLayer`):
+    One linear map, its weights in the prompt (:class:`~iceform.paper.rows.RowLayer`):
     a head per output row looks up :math:`\theta_r \cdot x` on the table of the identity over
     [-1, 1]. Maps with more rows than heads are read in several prompts, and a row that reaches
     further is scaled by a power of two in the prompt, which is exact; so one set of weights serves
@@ -32,19 +32,29 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from iceform.attention import Features, FrozenNetwork, LiftedAttention, SoftmaxAttention
-from iceform.backends import rounding_of
-from iceform.backends.reading import Memory, require_finite
-from iceform.backends.rows import Heads, Lifted
-from iceform.certificates.witness import Asked
-from iceform.constructions.rows import RowLayer
-from iceform.interpolation import Interpolant, regimes
+from iceform.arithmetic.units import LEAK_BITS
+from iceform.certificates.witness import ReplayedEntry
+from iceform.heads import (
+    Design,
+    Features,
+    FrozenNetwork,
+    Head,
+    LiftedAttention,
+    SoftmaxAttention,
+    attention,
+    moves,
+    products,
+)
+from iceform.paper.rows import RowLayer
+from iceform.run import rounding_of
+from iceform.run.reading import DigestCache, require_finite
+from iceform.run.rows import HeadLayer, Lifted
+from iceform.tables import Interpolant, regimes
 from iceform.validation import check_capacity, common_batch, unit_roundoff, untraced
 
 _FEWEST_TOKENS = 63  # room for 64 at least
 _ROWS = 16  # heads of the reading layer: rows of a weight matrix per prompt
 SLACK = 2.0**-4  # the table reaches this far beyond [-1, 1], for the rounding of theta . x
-_LEAK_BITS = 8  # masked tokens' mass is kept this many bits below rounding
 _FINEST = 2.0**-45  # relative: a finer table is not certified in float64, whose values round
 _FINEST_UNITS = 2.0**-3  # the same in float32, in unit roundoffs
 _NARROW_CELLS = 8  # in float32 a sum rounds as its values do, so those near z should be near 0
@@ -113,7 +123,7 @@ class Maps:
     """
 
     linear: Lifted
-    heads: Heads
+    heads: HeadLayer
     table: Interpolant | None
     attends: bool
 
@@ -125,7 +135,7 @@ class Maps:
         first, second = network.layers
         assert isinstance(first, LiftedAttention)
         assert isinstance(second, SoftmaxAttention)
-        linear, heads = Lifted.of(first, network.tables), Heads.of(second)
+        linear, heads = Lifted.of(first, network.tables), HeadLayer.of(second)
 
         def places(*names: str) -> list[int]:
             return [i for name in names for i in range(carried.total)[carried[name]]]
@@ -134,7 +144,7 @@ class Maps:
         return cls(linear, heads, linear.plain, attends)
 
 
-_maps: Memory[Maps] = Memory()
+_maps: DigestCache[Maps] = DigestCache()
 
 
 class FrozenLayers:
@@ -180,7 +190,8 @@ class FrozenLayers:
             torch.device("cpu"),
             "narrow the network, or shorten its sequences (tokens=)",
         )
-        layers = [self.rows.build(), self._attending()]
+        every = torch.eye(self.sizes.tokens, dtype=torch.float64)
+        layers = [self.rows.build(), attention(self.design, 0, every)]
         return FrozenNetwork(layers, self.rows.features, [self.table]).to(self.dtype).seal()
 
     @property
@@ -221,17 +232,14 @@ class FrozenLayers:
         assert self._maps is not None
         return self._maps
 
-    def _attending(self) -> SoftmaxAttention:
-        s, at = self.sizes, self.features
-
-        def picks(*names: str) -> Tensor:
-            eye = torch.eye(at.total, dtype=torch.float64)
-            return torch.cat([eye[at[name]] for name in names])[None]
-
-        eye = torch.eye(s.tokens, dtype=torch.float64)[None]
-        return SoftmaxAttention(
-            picks("key", "position"), picks("query", "mask"), picks("value"), eye, labels=["attend"]
-        )
+    @property
+    def design(self) -> Design:
+        """The attending layer; the reading one is of ``rows``."""
+        at = self.features
+        logit = products(at, {"query": 1.0}, {"key": 1.0})
+        masked = products(at, {"mask": 1.0}, {"position": 1.0})
+        head = Head("attend", (*logit, *masked), moves(at, {"value": 1.0}, "value"))
+        return Design(at, ((head,),), gives=(Features.of(value=self.sizes.value_dim),))
 
     # -------------------------------------------------------------------------------- evaluation
 
@@ -293,30 +301,30 @@ class FrozenLayers:
 
     # -------------------------------------------------------------------- questions to the layers
 
-    def ask_read(self, x: Tensor, theta: Tensor, row: int, got: Tensor) -> Asked:
+    def ask_read(self, x: Tensor, theta: Tensor, row: int, got: Tensor) -> ReplayedEntry:
         """Row ``row`` of theta x, for one x, of which ``got`` came back."""
         first = row // self.sizes.rows * self.sizes.rows
         prompt = self.read_prompt(x, theta[first : first + self.sizes.rows])
         layer = self.network.to(x.device).layers[0]
         assert isinstance(layer, SoftmaxAttention)
-        return Asked(layer, prompt[0], 0, row - first, got, (self.table,))
+        return ReplayedEntry(layer, prompt[0], 0, row - first, got, (self.table,))
 
     def ask_attend(
         self, keys: Tensor, query: Tensor, values: Tensor, mask: Tensor, margin: float,
         feature: int, got: Tensor, tables: Sequence[Interpolant] = (),
-    ) -> Asked:  # fmt: skip
+    ) -> ReplayedEntry:  # fmt: skip
         """One entry of what one query gets, of which ``got`` came back."""
         prompt = self.attend_prompt(keys, query, values, mask, margin)
         layer = self.network.to(keys.device).layers[1]
         assert isinstance(layer, SoftmaxAttention)
-        return Asked(layer, prompt, 0, feature, got, tables)
+        return ReplayedEntry(layer, prompt, 0, feature, got, tables)
 
     def margin(self, logits: float) -> float:
         """M: what a masked token loses by, if no logit is larger than ``logits`` in size."""
-        target = _LEAK_BITS * math.log(2) - math.log(unit_roundoff(self.dtype))
+        target = LEAK_BITS * math.log(2) - math.log(unit_roundoff(self.dtype))
         return 2 * logits + math.log(self.sizes.tokens) + target
 
     @property
     def leak(self) -> float:
         """Bound of the mass on masked tokens at that margin."""
-        return unit_roundoff(self.dtype) * 2.0**-_LEAK_BITS
+        return unit_roundoff(self.dtype) * 2.0**-LEAK_BITS

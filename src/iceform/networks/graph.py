@@ -40,7 +40,7 @@ class Ref:
 
 
 @dataclass(frozen=True)
-class Node:
+class NetworkNode:
     """One step.
 
     Attributes
@@ -120,10 +120,10 @@ def function_of(op: str) -> Callable[..., Any]:
     return function
 
 
-def live(nodes: Sequence[Node], results: Sequence[Any]) -> list[Node]:
+def live(nodes: Sequence[NetworkNode], results: Sequence[Any]) -> list[NetworkNode]:
     """The nodes that the results need, inputs included."""
     wanted = set(_refs(list(results)))
-    kept: list[Node] = []
+    kept: list[NetworkNode] = []
     for node in reversed(nodes):
         if node.name in wanted or node.op == "input":
             wanted |= set(node.needs)
@@ -164,7 +164,7 @@ _RELATIONS = {"==": operator.eq, "!=": operator.ne, ">=": operator.ge, "<=": ope
 
 
 @dataclass(frozen=True, eq=False)
-class Graph:
+class NetworkGraph:
     """The network's operations for one kind of call.
 
     Attributes
@@ -189,7 +189,7 @@ class Graph:
     dtypes: tuple[torch.dtype, ...]
     ranks: tuple[int, ...]
     guards: tuple[Guard, ...]
-    nodes: tuple[Node, ...]
+    nodes: tuple[NetworkNode, ...]
     results: tuple[Any, ...]
     output: Any
 
@@ -217,7 +217,7 @@ class Graph:
     @cached_property
     def pairs(self) -> dict[str, str]:
         """Steps of whose value one piece alone reads, and nothing else but it: by their names."""
-        readers: dict[str, list[Node]] = {}
+        readers: dict[str, list[NetworkNode]] = {}
         for node in self.nodes:
             for name in node.needs:
                 readers.setdefault(name, []).append(node)
@@ -242,7 +242,7 @@ class Graph:
         self,
         parts: nn.Module,
         tensors: Sequence[Tensor],
-        saw: Callable[[Node, tuple[Any, ...], Mapping[str, Any], Any], None] | None = None,
+        saw: Callable[[NetworkNode, tuple[Any, ...], Mapping[str, Any], Any], None] | None = None,
         covered: Collection[str] = (),
         joined: Collection[str] = (),
     ) -> list[Tensor]:
@@ -257,8 +257,10 @@ class Graph:
             if node.name in covered:
                 kwargs = {"covered": True}
             if node.name in joined:
-                value: Any = _Left(args if node.op == "piece" else (None, *args), kwargs)
-            elif node.op == "piece" and isinstance(left := args[1], _Left):
+                value: Any = _DeferredArguments(
+                    args if node.op == "piece" else (None, *args), kwargs
+                )
+            elif node.op == "piece" and isinstance(left := args[1], _DeferredArguments):
                 value = left.to(parts, args[0])
             else:
                 value = _step(node, args, kwargs, parts, tensors)
@@ -287,11 +289,11 @@ class Graph:
         }
 
     @classmethod
-    def from_dict(cls, saved: Mapping[str, Any]) -> Graph:
+    def from_dict(cls, saved: Mapping[str, Any]) -> NetworkGraph:
         """The inverse; every operation is looked up among those that there are."""
         try:
             nodes = tuple(
-                Node(str(name), str(op), tuple(_read(args)), dict(_read(kwargs)), str(where),
+                NetworkNode(str(name), str(op), tuple(_read(args)), dict(_read(kwargs)), str(where),
                      bool(active), None if shape is None else tuple(shape))
                 for name, op, args, kwargs, where, active, shape in saved["nodes"]
             )  # fmt: skip
@@ -313,8 +315,11 @@ class Graph:
 
 
 @dataclass(frozen=True, eq=False)
-class _Left:
-    """The arguments of a step that is left to the piece behind it: a piece's name, or none."""
+class _DeferredArguments:
+    """Arguments of a step that the next piece runs itself, so that both are one call.
+
+    The first argument is the name of the piece whose step was put off, or None for a sum.
+    """
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
@@ -322,10 +327,12 @@ class _Left:
     def to(self, parts: nn.Module, name: str) -> Any:
         """What the piece of that name makes of them."""
         first = None if self.args[0] is None else parts.get_submodule(self.args[0])
-        return parts.get_submodule(name).after(first, *self.args[1:], **self.kwargs)  # type: ignore[operator]
+        return parts.get_submodule(name).finish(first, *self.args[1:], **self.kwargs)  # type: ignore[operator]
 
 
-def _step(node: Node, args: Any, kwargs: Any, parts: nn.Module, tensors: Sequence[Tensor]) -> Any:
+def _step(
+    node: NetworkNode, args: Any, kwargs: Any, parts: nn.Module, tensors: Sequence[Tensor]
+) -> Any:
     if node.op == "input":
         return tensors[args[0]]
     if node.op == "constant":

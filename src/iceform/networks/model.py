@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from iceform.errors import ProgramError, ShapeError
+from iceform.networks.attestation import piece_recorder
+from iceform.networks.bounds import extend
 from iceform.networks.capture import as_written, capture, lifted
 from iceform.networks.convert import Conversion
-from iceform.networks.graph import Graph, Node
+from iceform.networks.cuda_graphs import RecordedRuns, hooked
+from iceform.networks.graph import NetworkGraph, NetworkNode
 from iceform.networks.parts import Maker, Parts
-from iceform.networks.pieces import LinearMap, Norm, Piece, Settings, Table
-from iceform.networks.reaching import extend
-from iceform.networks.replaying import Replays, hooked
+from iceform.networks.pieces import LinearMap, Norm, Piece, PieceSettings, TabulatedActivation
 from iceform.networks.structure import Signature, flatten, unflatten
-from iceform.networks.watching import watching
 from iceform.validation import untraced
 
 _AGREES = 2.0**-30  # of the largest output: graph and original, both in float64, differ by rounding
@@ -37,7 +37,7 @@ def cast(given: Any, dtype: torch.dtype) -> Any:
     return given.to(dtype) if is_float else given
 
 
-class Model(Parts):
+class NetworkModel(Parts):
     """The pieces by name, and a graph for every kind of call.
 
     Parameters
@@ -57,7 +57,7 @@ class Model(Parts):
 
     def __init__(
         self,
-        settings: Settings,
+        settings: PieceSettings,
         signature: Signature,
         original: nn.Module | None,
         *,
@@ -67,12 +67,12 @@ class Model(Parts):
         super().__init__()
         self.settings, self.signature, self.title = settings, signature, title
         self._original = (original,)  # in a tuple: its parameters are not parts of this
-        self.graphs: list[Graph] = []
+        self.graphs: list[NetworkGraph] = []
         self.strict = strict
         self.left: dict[str, str] = {}
         self.settled = False
-        self.replays = Replays()
-        self._covered: dict[Graph, frozenset[str]] = {}
+        self.replays = RecordedRuns()
+        self._covered: dict[NetworkGraph, frozenset[str]] = {}
         self._wide: list[nn.Module] = []
 
     # ----------------------------------------------------------------------------------- running
@@ -88,7 +88,7 @@ class Model(Parts):
         self.settings.layers.check()
         return unflatten(graph.output, graph.run(self, tensors, covered=self.covered(graph)))
 
-    def covered(self, graph: Graph) -> frozenset[str]:
+    def covered(self, graph: NetworkGraph) -> frozenset[str]:
         """The nodes whose inputs are in range whatever they are; none where hooks may change them.
 
         A piece only ever accepts more than it did.
@@ -99,9 +99,13 @@ class Model(Parts):
             self._covered[graph] = extend(self, graph, widen=False)
         return self._covered[graph]
 
-    def joined(self, graph: Graph) -> frozenset[str]:
+    def joined(self, graph: NetworkGraph) -> frozenset[str]:
         """The nodes that the next piece computes along with its own: nobody else may look."""
-        if watching() is not None or hooked(self.modules()) or self.settings.on_range == "widen":
+        if (
+            piece_recorder() is not None
+            or hooked(self.modules())
+            or self.settings.on_range == "widen"
+        ):
             return frozenset()
         named = {node.name: node for node in graph.nodes}
         pairs = (
@@ -109,14 +113,14 @@ class Model(Parts):
         )
         return frozenset(node.name for node, piece in pairs if self._joins(node, piece))
 
-    def _joins(self, node: Node, piece: nn.Module) -> bool:
+    def _joins(self, node: NetworkNode, piece: nn.Module) -> bool:
         if isinstance(piece, Norm):
             return node.op == "aten.add.Tensor" and not node.kwargs and len(node.needs) == 2
-        if not isinstance(piece, Table) or node.op != "piece":
+        if not isinstance(piece, TabulatedActivation) or node.op != "piece":
             return False
         return isinstance(self.get_submodule(str(node.args[0])), LinearMap)
 
-    def graph_for(self, given: Any, tensors: list[Tensor]) -> Graph:
+    def graph_for(self, given: Any, tensors: list[Tensor]) -> NetworkGraph:
         """The graph of such a call; captured now, and checked, if there is none."""
         traced = torch.compiler.is_compiling() or torch.compiler.is_exporting()
         for graph in self.graphs:
@@ -127,7 +131,7 @@ class Model(Parts):
         return self._learn(given, tensors)
 
     @untraced
-    def _learn(self, given: Any, tensors: list[Tensor]) -> Graph:
+    def _learn(self, given: Any, tensors: list[Tensor]) -> NetworkGraph:
         with _CAPTURING, torch.no_grad():
             for graph in self.graphs:
                 if graph.fits(given, tensors):
@@ -147,7 +151,7 @@ class Model(Parts):
         held = [] if original is None else [*original.parameters(), *original.buffers()]
         return held[0].device if held else torch.device("cpu")
 
-    def capture(self, given: Any, tensors: list[Tensor]) -> Graph:
+    def capture(self, given: Any, tensors: list[Tensor]) -> NetworkGraph:
         """The graph of one call."""
         (original,) = self._original
         if any(t.numel() == 0 for t in tensors):
@@ -189,16 +193,16 @@ class Model(Parts):
                 "make tensors of a fixed dtype, or hold on to another module's weights?"
             ) from failed
 
-    def _exactly(self, graph: Graph, tensors: Sequence[Tensor]) -> list[Tensor]:
+    def _exactly(self, graph: NetworkGraph, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The graph with the exact maps, in float64."""
         with lifted(self.settings.dtype):
             return graph.run(self._exact(), tensors)
 
-    def passive(self, graph: Graph, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+    def passive(self, graph: NetworkGraph, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
         """What positions and parameters alone determine, in float64; by node."""
         found: dict[str, Tensor] = {}
 
-        def saw(node: Node, args: Any, kwargs: Any, value: Any) -> None:
+        def saw(node: NetworkNode, args: Any, kwargs: Any, value: Any) -> None:
             del args, kwargs
             if not node.active and isinstance(value, Tensor) and value.is_floating_point():
                 found[node.name] = value
@@ -219,8 +223,8 @@ class Model(Parts):
                 piece.settings = settings
         return parts if settings.dtype == torch.float64 else parts.double()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Model:
-        copied = Model(
+    def __deepcopy__(self, memo: dict[int, Any]) -> NetworkModel:
+        copied = NetworkModel(
             self.settings, self.signature, self._original[0], strict=self.strict, title=self.title
         )
         for name, child in self._modules.items():
@@ -229,7 +233,7 @@ class Model(Parts):
         copied.settled, copied._wide = self.settled, self._wide
         return copied
 
-    def compare(self, graph: Graph, tensors: Sequence[Tensor]) -> None:
+    def compare(self, graph: NetworkGraph, tensors: Sequence[Tensor]) -> None:
         """Run graph and original on an input and on perturbed copies of it.
 
         Raises
@@ -249,7 +253,7 @@ class Model(Parts):
             self._compare_one(graph, ours, structure, theirs)
 
     def _compare_one(
-        self, graph: Graph, ours: list[Tensor], structure: Any, theirs: list[Tensor]
+        self, graph: NetworkGraph, ours: list[Tensor], structure: Any, theirs: list[Tensor]
     ) -> None:
         same = structure == graph.output and all(
             a.shape == b.shape and _near(a, b) for a, b in zip(ours, theirs, strict=True)

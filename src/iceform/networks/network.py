@@ -12,28 +12,28 @@ import torch
 from torch import Tensor, nn
 
 from iceform.arithmetic import at_most
-from iceform.backends import resolve
 from iceform.certificates import Result
 from iceform.errors import BoundError, DtypeError, ProgramError
 from iceform.networks import files
+from iceform.networks.attestation import PieceRecorder
+from iceform.networks.bounds import extend
+from iceform.networks.error_walk import ErrorWalk
 from iceform.networks.frozen import FrozenLayers, NetworkSizes, identity_table
-from iceform.networks.model import Model, cast
+from iceform.networks.model import NetworkModel, cast
 from iceform.networks.pieces import (
+    AttentionPiece,
     EmbeddingMap,
-    Heads,
     LinearMap,
     Norm,
     Piece,
-    Product,
-    Settings,
+    PieceSettings,
+    ProductPiece,
 )
 from iceform.networks.proven import InputEnclosure, RangeCertificate, of_input, over_ranges
-from iceform.networks.reaching import extend
-from iceform.networks.report import Report, Row
-from iceform.networks.spans import Walk
+from iceform.networks.report import Report, ReportRow
 from iceform.networks.structure import Signature, flatten, floats_of
-from iceform.networks.watching import Watching
 from iceform.pretrained import Pretrained
+from iceform.run import resolve
 from iceform.validation import (
     check_choice,
     check_dtype,
@@ -98,7 +98,7 @@ def in_context(
         Naming the parts that cannot be emulated.
     """
     _check_model(model)
-    settings = Settings(
+    settings = PieceSettings(
         eps=check_eps(eps),
         dtype=check_dtype(_dtype_of(model) if dtype is None else dtype),
         backend=resolve(backend),
@@ -109,7 +109,9 @@ def in_context(
         raise BoundError(f"headroom must be at least 1, got {headroom!r}")
     original = _copied(model).to(settings.dtype).eval().requires_grad_(False)
     network = InContext(
-        Model(settings, Signature.of(model), original, strict=strict, title=type(model).__name__)
+        NetworkModel(
+            settings, Signature.of(model), original, strict=strict, title=type(model).__name__
+        )
     )
     if calibration is None and bound is None:
         raise ProgramError("give calibration= or bound=, from which ranges can be taken")
@@ -192,7 +194,7 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
         dtype, backend, eps and what happens out of range.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: NetworkModel) -> None:
         super().__init__()
         self.model, self.settings = model, model.settings
         self._deviation = math.nan
@@ -210,7 +212,7 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
                 self._call(given)
         self._size(tokens)
         for piece in self.pieces:
-            piece.settle()
+            piece.freeze_range()
         for graph in self.model.graphs:
             extend(self.model, graph)
         self._size(tokens)
@@ -219,7 +221,7 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
     def _bound(self, bound: float, tokens: int) -> None:
         self._size(tokens)
         for graph in self.model.graphs:
-            route = Walk(self.model, self.settings.unit, bound)
+            route = ErrorWalk(self.model, self.settings.unit, bound)
             route.through(graph)
             if not all(math.isfinite(p.range) for p in self.pieces):
                 raise ProgramError(
@@ -256,9 +258,9 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
     def _size(self, tokens: int) -> None:
         linear = [p for p in self.pieces if isinstance(p, LinearMap)]
         vectors = [p for p in self.pieces if isinstance(p, EmbeddingMap)]
-        heads = [p for p in self.pieces if isinstance(p, Heads)]
+        heads = [p for p in self.pieces if isinstance(p, AttentionPiece)]
         terms = [p.width for p in self.pieces if isinstance(p, Norm)]
-        terms += [p.inner or 1 for p in self.pieces if isinstance(p, Product)]
+        terms += [p.inner or 1 for p in self.pieces if isinstance(p, ProductPiece)]
         frozen = self.settings.frozen
         table = (
             identity_table(self.settings.eps, self.settings.dtype)
@@ -320,7 +322,7 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
 
         ``value`` is the first tensor of the output, ``parts["output"]`` all of it.
         """
-        watch = Watching(self.settings)
+        watch = PieceRecorder(self.settings)
         with watch.on():
             output = self(*args, **kwargs)
         attestation, ledger = watch.attest(), watch.ledger
@@ -443,7 +445,7 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
             self.measure(measure)
         carried = self.carried()
         rows = [
-            Row(p.name, p.kind, p.how, p.emulated, p.range, p.tokens, p.certified, p.measured,
+            ReportRow(p.name, p.kind, p.how, p.emulated, p.range, p.tokens, p.certified, p.measured,
                 carried.get(p.name, math.nan), p.widened, p.standing)
             for p in self.pieces
         ]  # fmt: skip

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from iceform.errors import ProgramError
-from iceform.networks.pieces import Norm, Piece, Product, Settings
+from iceform.networks.pieces import Norm, Piece, PieceSettings, ProductPiece
 
 _CONSTANTS = "constants"
 
@@ -47,7 +47,7 @@ class Maker:
         The network's own name.
     """
 
-    def __init__(self, parts: Parts, settings: Settings, strict: bool, title: str) -> None:
+    def __init__(self, parts: Parts, settings: PieceSettings, strict: bool, title: str) -> None:
         self.parts, self.settings, self.strict, self.title = parts, settings, strict, title
         self.left: dict[str, str] = {}
         self.frozen = False  # once set, no new piece may be made
@@ -98,8 +98,8 @@ class Maker:
 
     def product(self, name: str, inner: int | None) -> Piece:
         """A product of two tensors, or of matrices with so many terms an entry."""
-        return self.piece(name, Product, lambda there: there.inner == inner,
-                          lambda path: Product(path, self.settings, inner=inner))  # fmt: skip
+        return self.piece(name, ProductPiece, lambda there: there.inner == inner,
+                          lambda path: ProductPiece(path, self.settings, inner=inner))  # fmt: skip
 
     def constant(self, tensor: Tensor, *, wide: bool = False) -> str:
         """The path of a tensor that natives read; one that was computed is kept in float64."""

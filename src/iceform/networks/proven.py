@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from iceform.arithmetic import at_most
-from iceform.certificates import Certificate, Enclosure, Step, weakest
+from iceform.certificates import Certificate, DerivationStep, Enclosure, weakest
 from iceform.errors import IntegrityError
 from iceform.networks.certifying import Certifying, OpenStepError
-from iceform.networks.pieces import Activation, Heads
-from iceform.networks.spans import Walk
+from iceform.networks.error_walk import ErrorWalk
+from iceform.networks.pieces import Activation, AttentionPiece
 from iceform.networks.structure import floats_of
 from iceform.validation import full_precision
 
@@ -68,7 +68,7 @@ def over_ranges(network: InContext) -> RangeCertificate:
     """What is proven of every input in range, by what every piece can make of errors before it."""
     worst, errors, opened = 0.0, dict[str, float](), list[str]()
     for graph in network.model.graphs:
-        route = Walk(network.model, network.settings.unit)
+        route = ErrorWalk(network.model, network.settings.unit)
         found = route.through(graph).error
         worst = max(worst, math.inf if math.isnan(found) else found)
         errors |= {k: max(v, errors.get(k, 0.0)) for k, v in route.errors.items()}
@@ -84,9 +84,11 @@ def over_ranges(network: InContext) -> RangeCertificate:
         dtype=network.settings.dtype,
         backend=network.settings.backend,
         derivation=(
-            Step("max e", "largest error of a piece alone", own, "certified on its range"),
+            DerivationStep(
+                "max e", "largest error of a piece alone", own, "certified on its range"
+            ),
             *(
-                Step(name, "error of an entry behind it", value, "sums of the weights")
+                DerivationStep(name, "error of an entry behind it", value, "sums of the weights")
                 for name, value in errors.items()
             ),
         ),
@@ -118,7 +120,7 @@ def of_input(
     if functional is None and torch.isfinite(bounds[0]).all():
         _hold(network, structure, tensors, found.outputs, bounds)
     assumed = [a for p in network.pieces for a in p.assumptions]
-    curved = any(isinstance(p, Heads | Activation) for p in network.pieces)
+    curved = any(isinstance(p, AttentionPiece | Activation) for p in network.pieces)
     assumed += [_FLOAT64] if curved else []
     return InputEnclosure.total(
         {term: max(float(b.max()) for b in bounds)},

@@ -16,7 +16,7 @@ _HEADINGS = ("piece", "kind", "how", "range", "tokens", "certified", "measured",
 
 
 @dataclass(frozen=True)
-class Row:
+class ReportRow:
     """One piece.
 
     Attributes
@@ -58,7 +58,7 @@ class Row:
 class Report:
     """The rows, what is not emulated, and the whole network's error; print it."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[ReportRow, ...]
     outside: dict[str, int]
     unsupported: tuple[str, ...]
     sizes: NetworkSizes
@@ -70,7 +70,7 @@ class Report:
     standing: str  # of the whole network's error: "proven" or "estimated"
 
     @property
-    def emulated(self) -> tuple[Row, ...]:
+    def emulated(self) -> tuple[ReportRow, ...]:
         """Rows of emulated pieces."""
         return tuple(row for row in self.rows if row.emulated)
 
@@ -128,7 +128,7 @@ def _known(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: ReportRow) -> tuple[str, ...]:
     tokens = str(row.tokens) if row.tokens else ""
     certified = at_most(row.certified, ".1e")
     certified += "" if row.standing == "proven" else f" ({row.standing})"

@@ -10,8 +10,8 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from iceform.attention import LayerTrace, Layout
-from iceform.constructions import ResidualEmulator
+from iceform.heads import LayerTrace, LookUpLayout
+from iceform.paper import ResidualEmulator
 from iceform.plots.axes import (
     asked_queries,
     name_axis,
@@ -91,7 +91,7 @@ def _margin_title(frozen: float, layer: LayerTrace) -> str:
     return rf"margin M = {size}: less than $\mathbf{{10^{{{strays}}}}}$ strays"
 
 
-def _block_axes(axes: Axes, keys: int, layout: Layout, theme: Theme) -> None:
+def _block_axes(axes: Axes, keys: int, layout: LookUpLayout, theme: Theme) -> None:
     """A column per look-up table, and one for the queries where they are keys themselves."""
     samples, block = layout.samples, layout.tokens
     for i in range(1, samples + 1):

@@ -10,8 +10,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from torch import Tensor
 
-from iceform.attention import LayerTrace
 from iceform.errors import ShapeError
+from iceform.heads import LayerTrace
 from iceform.plots.themes import Theme
 
 _NAMED = 16  # groups of tokens that an axis has room to name

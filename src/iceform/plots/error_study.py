@@ -13,9 +13,9 @@ from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 from torch import Tensor
 
 from iceform.certificates import weakest
-from iceform.interpolation import Interpolant
 from iceform.plots.axes import TINY, positive
 from iceform.plots.themes import LIGHT, Theme
+from iceform.tables import Interpolant
 
 TOKENS = (17, 25, 33, 49, 65, 97, 129)  # grid sizes of the standard study
 _MESH = 20_011  # points at which errors are measured; a prime, so that no node is favoured

@@ -10,8 +10,8 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from iceform.interpolation import Interpolant
 from iceform.plots.themes import LIGHT, Theme
+from iceform.tables import Interpolant
 
 
 def lookup_weights(

@@ -8,7 +8,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from iceform.attention import LayerTrace, Trace
+from iceform.heads import LayerTrace, Trace
 from iceform.plots.axes import asked_queries, name_axis, power_of_ten, single, without_frame
 from iceform.plots.themes import LIGHT, Theme
 

@@ -1,12 +1,13 @@
 """Stock transformers that run algorithms: folders that ``AutoModel.from_pretrained`` loads."""
 
+from iceform.heads.design import unmirrored
 from iceform.targets import text
 from iceform.targets.ablation import Contribution, contribution
 from iceform.targets.answering_descent import AnsweringDescent
 from iceform.targets.architectures import ARCHITECTURES
+from iceform.targets.causal_descent import CausalDescent
 from iceform.targets.checking import Checked, attest, check, network
-from iceform.targets.data import Domain
-from iceform.targets.design import unmirrored
+from iceform.targets.domain import DataDomain
 from iceform.targets.folder import StockModel, load, write
 from iceform.targets.general_descent import GeneralDescent
 from iceform.targets.layered_program import LayeredProgram
@@ -20,9 +21,10 @@ from iceform.targets.written_descent import WrittenDescent
 __all__ = [
     "ARCHITECTURES",
     "AnsweringDescent",
+    "CausalDescent",
     "Checked",
     "Contribution",
-    "Domain",
+    "DataDomain",
     "GeneralDescent",
     "LayeredProgram",
     "LinearDescent",

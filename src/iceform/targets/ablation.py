@@ -16,11 +16,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from iceform.arithmetic.units import UNIT
 from iceform.errors import ShapeError
+from iceform.heads.design import mirrored
 from iceform.targets.architectures import architecture
-from iceform.targets.design import mirrored
 from iceform.targets.enclosed import Ball, EnclosedNetwork, Prompted
-from iceform.targets.rounding import Arithmetic
+from iceform.targets.rounding import KernelRounding
 from iceform.targets.target import FeatureTarget, Target
 
 _EXAMPLE = 4  # samples
@@ -105,7 +106,8 @@ def example(spec: Target) -> dict[str, Any] | None:
     """
     if not isinstance(spec, FeatureTarget):
         return None
-    count = torch.arange(1.0, _EXAMPLE + 1, dtype=torch.float64)
+    most = min(_EXAMPLE, getattr(spec, "samples", _EXAMPLE))  # that its layers have turns for
+    count = torch.arange(1.0, most + 1, dtype=torch.float64)
     # Eighths, so that they are what they are in every dtype.
     x = (4 * torch.cos(count[:, None] * torch.arange(1, spec.dim + 1))).round() / (8 * spec.dim)
     y = (4 * torch.sin(count)).round() / 8
@@ -128,7 +130,7 @@ def _prepared(
     spec: Target, x: Tensor, y: Tensor, attention: str, parameters: dict[str, Any]
 ) -> tuple[EnclosedNetwork, Prompted]:
     known = architecture(spec.architectures[0])
-    run = EnclosedNetwork(spec.design, known, Arithmetic(spec.torch_dtype, attention))
+    run = EnclosedNetwork(spec.design, known, KernelRounding(spec.torch_dtype, attention))
     prompt, words = spec.prompt(x, y, **parameters), spec.vocabulary()
     if words is None:
         return run, Prompted(prompt)
@@ -142,10 +144,10 @@ def _prepared(
 def _answer(spec: Target, features: Ball, parameters: dict[str, Any]) -> Ball:
     words = spec.vocabulary()
     if words is None:
-        return spec.picked(features, **parameters)
-    rows, a = words.scores.to(spec.torch_dtype).double(), Arithmetic(spec.torch_dtype)
+        return spec.readout(features, **parameters)
+    rows, a = words.scores.to(spec.torch_dtype).double(), KernelRounding(spec.torch_dtype)
     last = Ball(features.center[-1], features.radius[-1])
-    units = (2 * (rows != 0).sum(1) + 2) * (a.u + 2.0**-53)
+    units = (2 * (rows != 0).sum(1) + 2) * (a.u + UNIT)
     radius = rows.abs() @ last.radius + units * (rows.abs() @ last.most)
     return Ball(rows @ last.center, radius * (1 + 2.0**-20))
 

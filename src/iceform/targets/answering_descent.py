@@ -7,8 +7,8 @@ in one forward pass, at the query's last token:
 1. **gather**: y tokens gather their x, the query's last token the query (``decoding``);
 2. **T layers of descent**: pairs of heads (``linear_descent``), w is kept at that token;
 3. **predict**: the token sees itself with the logit t (w . x_q), by pairs again, beside the begin
-   token of weight 2^K: it carries w . x_q into ``out`` (``linear_account.carried``);
-4. **square**, which the scores need (``levels``).
+   token of weight 2^K: it carries w . x_q into ``out`` (``linear_error_bound.carried``);
+4. **square**, which the scores need (``quantizer``).
 
 **Error**: ||x_q|| times that of w_T, plus what pairs add in step 3, plus ``Levels.blur``. The
 answer is the nearest level unless the exact prediction is that near to a midpoint.
@@ -26,15 +26,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from iceform.attention import Features
-from iceform.certificates import Certificate, Step
+from iceform.arithmetic.units import OUTWARD_MANY
+from iceform.certificates import Certificate, DerivationStep
 from iceform.errors import ShapeError
-from iceform.targets.data import Domain
+from iceform.heads import Design, Features, Head, Move, Row
+from iceform.targets.decimal_reference import linear_descent
 from iceform.targets.decoding import LEAK_BITS, Decoder
-from iceform.targets.design import Design, Head, Move, Row
-from iceform.targets.linear_account import LinearAccount, carried
-from iceform.targets.precise import linear_descent
-from iceform.targets.rounding import SECOND_ORDER, Arithmetic
+from iceform.targets.domain import DataDomain
+from iceform.targets.linear_error_bound import LinearErrorBound, carried
+from iceform.targets.rounding import EPSILON, SECOND_ORDER, KernelRounding
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,8 @@ class AnsweringDescent(Decoder):
         gather = tuple(self._gather(k) for k in range(d))
         descend = self.pair_heads("w", ("begin", "query", "last"), _OTHERS, self._descend)
         square = self.square_heads(("begin", "query", "last"), _OTHERS)
-        return Design(features, (gather, *(descend,) * self.steps, self._predict(), square))
+        layers = (gather, *(descend,) * self.steps, self._predict(), square)
+        return Design(features, layers, norm=EPSILON)
 
     def _gather(self, k: int) -> Head:
         shifts = {"y": k - self.dim, "last": k - self.dim + 1}
@@ -171,19 +172,21 @@ class AnsweringDescent(Decoder):
 
     # ---------------------------------------------------------------------------- the certificate
 
-    def domain(self, x: Tensor, y: Tensor, query: Tensor | None = None, **rest: Any) -> Domain:
-        asked = float(self.levels.nearest(self._query(query)).norm()) * (1 + 2.0**-30)
+    def domain(self, x: Tensor, y: Tensor, query: Tensor | None = None, **rest: Any) -> DataDomain:
+        asked = float(self.levels.nearest(self._query(query)).norm()) * OUTWARD_MANY
         return replace(super().domain(x, y, **rest), reach=asked)
 
-    def typical(self) -> Domain:
-        plain = super().typical()
+    def example_domain(self) -> DataDomain:
+        plain = super().example_domain()
         return replace(plain, reach=plain.rows)
 
-    def certificate(self, domain: Domain, attention: str = "any", **parameters: Any) -> Certificate:
+    def certificate(
+        self, domain: DataDomain, attention: str = "any", **parameters: Any
+    ) -> Certificate:
         self.check_parameters(parameters)
-        a = Arithmetic(self.torch_dtype, attention)
+        a = KernelRounding(self.torch_dtype, attention)
         stream = self.stream(domain)
-        run = LinearAccount(stream, domain, self.recurrence(self.steps, domain), a)
+        run = LinearErrorBound(stream, domain, self.recurrence(self.steps, domain), a)
         descent = math.fsum(run.terms().values())
         asked, w = domain.reach, max(run.r.coefficients) * domain.rms + descent
         alone = replace(stream, null=LEAK_BITS * math.log(2), spread=1)
@@ -193,8 +196,8 @@ class AnsweringDescent(Decoder):
         described = {k: v for k, v in domain.describe().items() if k != "max |z_i|"}
         because = (
             *run.derivation(),
-            Step("w_T", "", descent, "what the coefficients are off by"),
-            Step("product", "", predicted, "what pairs add to w . x_q"),
+            DerivationStep("w_T", "", descent, "what the coefficients are off by"),
+            DerivationStep("product", "", predicted, "what pairs add to w . x_q"),
         )
         held = {**described, "||x_q||": asked, "lr": self.lr, "steps": float(self.steps)}
         return self.written_as(held, a, error, blur, because, "answered level - exact prediction")

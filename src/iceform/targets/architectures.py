@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 
 from iceform.errors import CapacityError, TargetError
-from iceform.targets.design import Design, Head, Vocabulary
-from iceform.targets.rounding import Arithmetic
+from iceform.heads import Design, Vocabulary
+from iceform.targets.rounding import KernelRounding
 from iceform.validation import check_capacity
 
 Tensors = dict[str, Tensor]
-Layers = tuple[tuple[Head, ...], ...]
 _MAPS = 8  # of a layer: queries, keys, values, outputs, and once more while they are laid out
 
 
@@ -75,7 +74,7 @@ class Architecture:
     def check_dtype(self, dtype: torch.dtype) -> None:
         """Refuse a dtype that the stock code does not compute in."""
         if dtype not in self.dtypes:
-            Arithmetic(dtype)
+            KernelRounding(dtype)
             name = str(dtype).removeprefix("torch.")
             raise TargetError(
                 f"a {self.name} computes its norms and its softmax in float32 whatever it is "
@@ -93,6 +92,12 @@ def architecture(name: str) -> Architecture:
 
 def _zeros(*shape: int) -> Tensor:
     return torch.zeros(*shape, dtype=torch.float64)
+
+
+def _weights(design: Design, number: int) -> tuple[Tensors, Tensors]:
+    """Maps and biases of a layer, repeats one by one."""
+    layer = number % len(design.layers)
+    return design.matrices(layer), design.biases(layer)
 
 
 def _norm(prefix: str, design: Design) -> Tensors:
@@ -124,8 +129,8 @@ def _gpt2_config(design: Design, positions: int) -> dict[str, Any]:
 def _gpt2_tensors(design: Design, positions: int) -> Tensors:
     h = design.hidden
     out = {"wte.weight": _zeros(1, h), "wpe.weight": _zeros(positions, h), **_norm("ln_f", design)}
-    for number, layer in enumerate(design.unrolled):
-        maps, biases = design.matrices(layer)
+    for number in range(len(design.unrolled)):
+        maps, biases = _weights(design, number)
         at = f"h.{number}."
         out |= _norm(at + "ln_1", design) | _norm(at + "ln_2", design)
         # Conv1D keeps (in, out), queries, keys and values side by side.
@@ -193,7 +198,7 @@ def _linear(prefix: str, out: int, into: int) -> Tensors:
 
 
 def _encoder_tensors(
-    design: Design, positions: int, layers: Layers, at: str, names: tuple[str, ...]
+    design: Design, positions: int, layers: int, at: str, names: tuple[str, ...]
 ) -> Tensors:
     """Embeddings that are zero, and layers; ``names`` are of maps, norms and feed-forward maps."""
     h = design.hidden
@@ -201,8 +206,8 @@ def _encoder_tensors(
     for name, rows in (("word", 1), ("position", positions), ("token_type", 1)):
         out[f"embeddings.{name}_embeddings.weight"] = _zeros(rows, h)
     *maps, inner, outer, up, down = names
-    for number, layer in enumerate(layers):
-        found, biases = design.matrices(layer)
+    for number in range(layers):
+        found, biases = _weights(design, number)
         here = f"{at}{number}."
         for name, key in zip(maps, "qkvo", strict=True):
             out[f"{here}attention.{name}.weight"] = found[key]
@@ -217,7 +222,7 @@ def _bert_tensors(design: Design, positions: int) -> Tensors:
         "self.query", "self.key", "self.value", "output.dense", "attention.output.LayerNorm",
         "output.LayerNorm", "intermediate.dense", "output.dense",
     )  # fmt: skip
-    out = _encoder_tensors(design, positions, design.unrolled, "encoder.layer.", names)
+    out = _encoder_tensors(design, positions, len(design.unrolled), "encoder.layer.", names)
     return out | _linear("pooler.dense", design.hidden, design.hidden)
 
 
@@ -228,7 +233,7 @@ def _albert_tensors(design: Design, positions: int) -> Tensors:
         "ffn_output",
     )  # fmt: skip
     into = "encoder.embedding_hidden_mapping_in"
-    out = _encoder_tensors(design, positions, design.layers, at, names)
+    out = _encoder_tensors(design, positions, len(design.layers), at, names)
     out |= _linear("pooler", h, h) | _linear(into, h, h)
     out[f"{into}.weight"] = torch.eye(h, dtype=torch.float64)
     return out
@@ -263,8 +268,8 @@ def _llama_tensors(design: Design, positions: int) -> Tensors:
     h = design.hidden
     one = _zeros(h) + math.sqrt(design.norm)
     out = {"embed_tokens.weight": _zeros(1, h), "norm.weight": one}
-    for number, layer in enumerate(design.unrolled):
-        maps, biases = design.matrices(layer)
+    for number in range(len(design.unrolled)):
+        maps, biases = _weights(design, number)
         at = f"layers.{number}."
         for name in ("q", "k", "v", "o"):
             out[f"{at}self_attn.{name}_proj.weight"] = maps[name]

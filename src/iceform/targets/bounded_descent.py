@@ -18,13 +18,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.certificates import Certificate, Step
+from iceform.certificates import Certificate, DerivationStep
 from iceform.errors import BoundError, PrecisionError
-from iceform.functions.formulas import Formula
-from iceform.interpolation import Interpolant, Keys, RoundingModel
-from iceform.interpolation.local import local_weights
-from iceform.targets.data import Domain
-from iceform.targets.rounding import SECOND_ORDER, Arithmetic
+from iceform.expressions.formulas import Formula
+from iceform.tables import Interpolant, Keys, RoundingModel
+from iceform.tables.local import local_weights
+from iceform.targets.domain import DataDomain
+from iceform.targets.rounding import SECOND_ORDER, KernelRounding
 from iceform.targets.target import FeatureTarget
 from iceform.validation import check_positive, check_size
 
@@ -39,7 +39,7 @@ _ACCURACY = {torch.float64: 5e-14, torch.float32: 1e-7}  # asked of a table
 
 
 @dataclass(frozen=True, eq=False)
-class Tables:
+class DescentTables:
     """Functions of f/R on one grid, for one f and range."""
 
     each: tuple[Interpolant, ...]
@@ -47,7 +47,9 @@ class Tables:
     slopes: tuple[float, float]  # proven bounds of f'
 
     @classmethod
-    def of(cls, f: str, looked_up: tuple[str, ...], reach: float, dtype: torch.dtype) -> Tables:
+    def of(
+        cls, f: str, looked_up: tuple[str, ...], reach: float, dtype: torch.dtype
+    ) -> DescentTables:
         """Fitted on [-reach, reach]; ``looked_up`` are formulas of p = 1 + f/R and m = 1 - f/R."""
         return _tables(f, looked_up, float(reach), dtype)
 
@@ -91,7 +93,7 @@ class Tables:
 
 
 @lru_cache(maxsize=16)
-def _tables(f: str, looked_up: tuple[str, ...], reach: float, dtype: torch.dtype) -> Tables:
+def _tables(f: str, looked_up: tuple[str, ...], reach: float, dtype: torch.dtype) -> DescentTables:
     formula = Formula.parse(f)
     slopes = formula.scalar_function(-reach, reach).slopes(-reach, reach)
     largest = formula.bound(-reach, reach, order=0)
@@ -108,7 +110,7 @@ def _tables(f: str, looked_up: tuple[str, ...], reach: float, dtype: torch.dtype
         table = Interpolant.fit(first, -reach, reach, eps=_ACCURACY[dtype])
     except PrecisionError:
         table = Interpolant.fit(first, -reach, reach)
-    return Tables((table, *(table.refit(other) for other in others)), scale, slopes)
+    return DescentTables((table, *(table.refit(other) for other in others)), scale, slopes)
 
 
 @dataclass(frozen=True)
@@ -137,10 +139,10 @@ class BoundedDescent(FeatureTarget):
         lr = check_positive("lr", given.get("lr", self.lr))
         return f, lr, check_positive("reach", given.get("reach", self.reach))
 
-    def tables(self, **parameters: Any) -> Tables:
+    def tables(self, **parameters: Any) -> DescentTables:
         """The prompt's tables."""
         f, _, reach = self.settings(parameters)
-        return Tables.of(f, self.looked_up, reach, self.torch_dtype)
+        return DescentTables.of(f, self.looked_up, reach, self.torch_dtype)
 
     @abstractmethod
     def path(
@@ -149,21 +151,25 @@ class BoundedDescent(FeatureTarget):
         """The exact iterates w_0, ..., w_T and the residuals that are looked up, in float64."""
 
     @abstractmethod
-    def account(self, domain: Domain, a: Arithmetic, **parameters: Any) -> Run:
+    def account(
+        self, domain: DataDomain, a: KernelRounding, **parameters: Any
+    ) -> DescentErrorBound:
         """What a run is off by."""
 
     def reference(self, x: Tensor, y: Tensor, **parameters: Any) -> Float[Tensor, "d"]:
         return self.path(x, y, **parameters)[0][-1]
 
-    def domain(self, x: Tensor, y: Tensor, **parameters: Any) -> Domain:
+    def domain(self, x: Tensor, y: Tensor, **parameters: Any) -> DataDomain:
         dtype = self.torch_dtype
         path, seen = self.path(x.to(dtype), y.to(dtype), **parameters)
         largest, reach = float(path.norm(dim=1).max()), float(seen.abs().max())
-        return replace(Domain.of(x, y, dtype), size=largest * _PATH, reach=reach * _PATH)
+        return replace(DataDomain.of(x, y, dtype), size=largest * _PATH, reach=reach * _PATH)
 
-    def certificate(self, domain: Domain, attention: str = "any", **parameters: Any) -> Certificate:
+    def certificate(
+        self, domain: DataDomain, attention: str = "any", **parameters: Any
+    ) -> Certificate:
         f, lr, _ = self.settings(parameters)
-        a = Arithmetic(self.torch_dtype, attention)
+        a = KernelRounding(self.torch_dtype, attention)
         run = self.account(domain, a, **parameters)
         return Certificate.total(
             run.terms(),
@@ -177,15 +183,15 @@ class BoundedDescent(FeatureTarget):
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class DescentErrorBound:
     """The account of one run, as its target's module has it."""
 
     spec: Any
-    domain: Domain
-    tables: Tables
+    domain: DataDomain
+    tables: DescentTables
     lr: float
     reach: float
-    a: Arithmetic
+    a: KernelRounding
 
     def terms(self) -> dict[str, float]:
         """The error's parts; infinite if residuals could leave the tables' range."""
@@ -215,11 +221,13 @@ class Run:
         """A bound of ||w||."""
         return self.domain.size + SLACK
 
-    def derivation(self) -> tuple[Step, ...]:
+    def derivation(self) -> tuple[DerivationStep, ...]:
         """Where the numbers come from."""
         tables = self.tables
         return (
-            Step("R", "1.6 sup |f|", tables.scale, "|f| < R, so that ln(1 +- f/R) are numbers"),
-            Step("P", "", float(tables.tokens), "table entries"),
-            Step("table", "sup |A - a|", tables.error, "proven, in exact arithmetic"),
+            DerivationStep(
+                "R", "1.6 sup |f|", tables.scale, "|f| < R, so that ln(1 +- f/R) are numbers"
+            ),
+            DerivationStep("P", "", float(tables.tokens), "table entries"),
+            DerivationStep("table", "sup |A - a|", tables.error, "proven, in exact arithmetic"),
         )

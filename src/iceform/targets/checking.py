@@ -22,7 +22,7 @@ from iceform import store
 from iceform.arithmetic import at_most
 from iceform.certificates import Attestation, Certificate, Enclosure
 from iceform.errors import DeviceError, IntegrityError, PrecisionError, ProgramError
-from iceform.targets.data import check_tensors
+from iceform.targets.domain import check_tensors
 from iceform.targets.folder import CONFIG, StockModel, digest, load
 from iceform.validation import check_choice, check_matmul_precision, check_positive, full_precision
 
@@ -63,7 +63,7 @@ class Checked:
 
     @property
     def limit(self) -> float:
-        """What the distance is held to: the stated tolerance, or the certificate."""
+        """What the distance is held to, the stated tolerance or the certificate."""
         return self.certificate.error if self.tolerance is None else self.tolerance
 
     @property
@@ -172,7 +172,7 @@ def _check_certified(
     model: StockModel, x: Tensor, y: Tensor, attention: str, parameters: dict[str, Any]
 ) -> None:
     """Refuse data for which nothing is proven, before anything runs."""
-    if model.spec.typical() is None:
+    if model.spec.example_domain() is None:
         return
     certificate = model.certificate(x, y, attention, **parameters)
     if not math.isfinite(certificate.error):

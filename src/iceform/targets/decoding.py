@@ -13,7 +13,7 @@ other tokens are routed to the begin token, whose numbers are 0, and gather noth
 K ln 2 - ln(lr d) and value 0, d of them per sample, so they weigh n 2^K/lr together without
 anybody counting.
 
-**Square.** The last layer makes q near out^2, which the scores need (``levels``): every y token
+**Square.** The last layer makes q near out^2, which the scores need (``quantizer``): every y token
 with the logit t out and the value one gives lr 2^{-K} e^{t out}, and central differences of order
 six,
 
@@ -38,15 +38,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.certificates import Certificate, Step
+from iceform.certificates import Certificate, DerivationStep
 from iceform.errors import DtypeError
-from iceform.targets.data import Domain, check_data
-from iceform.targets.design import Head, Move, Row, Vocabulary
-from iceform.targets.levels import Levels
-from iceform.targets.linear_account import Stream
-from iceform.targets.pairs import Pairs
+from iceform.heads import Head, Move, Row, Vocabulary
+from iceform.targets.domain import DataDomain, check_data
+from iceform.targets.linear_error_bound import DescentNetwork
+from iceform.targets.linear_head_pairs import LinearHeadPairs
+from iceform.targets.quantizer import Quantizer
 from iceform.targets.recurrence import Recurrence
-from iceform.targets.rounding import READ, Arithmetic
+from iceform.targets.rounding import READ, KernelRounding
 from iceform.targets.target import Target
 from iceform.validation import check_positive, check_size
 
@@ -70,21 +70,21 @@ class Decoder(Target):
     step: float
     pairs: int
     counts: ClassVar[tuple[str, ...]] = ("dim", "pairs", "positions")
-    why_not: ClassVar[dict[str, str]] = {
+    unsupported: ClassVar[dict[str, str]] = {
         "bert": "an encoder does not generate",
         "llama": "its softmax is in float32, where copies by position are not sharp enough",
     }
     architectures: ClassVar[tuple[str, ...]] = ("gpt2",)
 
     @cached_property
-    def levels(self) -> Levels:
+    def levels(self) -> Quantizer:
         """The numbers that tokens stand for."""
-        return Levels(self.bound, self.step)
+        return Quantizer(self.bound, self.step)
 
     @cached_property
-    def combination(self) -> Pairs:
+    def combination(self) -> LinearHeadPairs:
         """The pairs of heads, tuned for typical residuals."""
-        return Pairs.tuned(2 * self.bound, self.pairs, self.torch_dtype, _TYPICAL_NOISE)
+        return LinearHeadPairs.tuned(2 * self.bound, self.pairs, self.torch_dtype, _TYPICAL_NOISE)
 
     def __post_init__(self) -> None:
         for name in self.counts:
@@ -209,8 +209,8 @@ class Decoder(Target):
                 out.append(Head(f"square, t = {t:+g}", logit, moves))
         return tuple(out)
 
-    def blur(self, a: Arithmetic, samples: int, out: float) -> float:
-        """``Levels.blur``, with q as this stream makes it, for |out| up to the number given."""
+    def blur(self, a: KernelRounding, samples: int, out: float) -> float:
+        """``Quantizer.blur``, with q as this stream makes it, for |out| up to the number given."""
         parts = 2 * sum(abs(c) * math.cosh(j * _SPACING * out) for j, c in enumerate(_SECOND, 1))
         parts = (parts + _CENTRE) / _SPACING**2
         units = 4 * abs(self.null_logit) + 2 * a.exp + samples * (self.dim + 2) + 16 * out + 32
@@ -231,11 +231,11 @@ class Decoder(Target):
         """The data as tokens hold them."""
         return self.levels.nearest(x), self.levels.nearest(y)
 
-    def domain(self, x: Tensor, y: Tensor, **parameters: Any) -> Domain:
-        return Domain.of(*self.rounded(x, y), self.torch_dtype)
+    def domain(self, x: Tensor, y: Tensor, **parameters: Any) -> DataDomain:
+        return DataDomain.of(*self.rounded(x, y), self.torch_dtype)
 
-    def typical(self) -> Domain:
-        return Domain.box(self.dim, 8, min(1.0, self.bound))
+    def example_domain(self) -> DataDomain:
+        return DataDomain.box(self.dim, 8, min(1.0, self.bound))
 
     def generated(self, network: Any, ids: Tensor, count: int) -> Tensor:
         """Prompt and so many tokens by greedy decoding."""
@@ -246,16 +246,16 @@ class Decoder(Target):
         )  # fmt: skip
         return made.cpu()
 
-    def stream(self, domain: Domain) -> Stream:
+    def stream(self, domain: DataDomain) -> DescentNetwork:
         """How the gradient is made; every sample brings null tokens."""
-        return Stream(
+        return DescentNetwork(
             self.dim, self.combination, LEAK_BITS, self.null_logit, self.design,
             largest=4 * self.bound, copied=COPIED, spread=domain.samples * self.dim,
         )  # fmt: skip
 
     def written_as(
-        self, domain: dict[str, float | str], a: Arithmetic, error: float, blur: float,
-        derivation: tuple[Step, ...], compared: str,
+        self, domain: dict[str, float | str], a: KernelRounding, error: float, blur: float,
+        derivation: tuple[DerivationStep, ...], compared: str,
     ) -> Certificate:  # fmt: skip
         """The certificate of a level that stands for a number off by ``error``."""
         return Certificate.total(
@@ -265,13 +265,15 @@ class Decoder(Target):
             backend=f"transformers, {a.backend}",
             derivation=(
                 *derivation,
-                Step("blur", "SCORE u size/step", blur, "by which scores may misplace a midpoint"),
+                DerivationStep(
+                    "blur", "SCORE u size/step", blur, "by which scores may misplace a midpoint"
+                ),
             ),
             assumptions=a.assumptions,
             compared=compared,
         )
 
-    def recurrence(self, steps: int, domain: Domain | None = None) -> Recurrence:
+    def recurrence(self, steps: int, domain: DataDomain | None = None) -> Recurrence:
         """Plain gradient descent."""
         low, high = (domain.bottom, domain.top) if domain else (0.0, 1.0)
         return Recurrence(self.lr, (1.0,) * steps, 0.0, 0.0, low, high)

@@ -33,9 +33,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from iceform.arithmetic.units import UNIT
+from iceform.heads import Design, Head
 from iceform.targets.architectures import Architecture
-from iceform.targets.design import Design, Head
-from iceform.targets.rounding import NORM, Arithmetic
+from iceform.targets.rounding import NORM, KernelRounding
 
 _UP = 1 + 2.0**-20  # far more than float64 does to radii
 _GONE = 1100.0  # e^-1100 underflows to 0 in every dtype
@@ -87,20 +88,20 @@ class EnclosedNetwork:
         The dtype and the attention.
     """
 
-    def __init__(self, design: Design, known: Architecture, a: Arithmetic) -> None:
+    def __init__(self, design: Design, known: Architecture, a: KernelRounding) -> None:
         self.design, self.known, self.a = design, known, a
-        self.u = a.u + 2.0**-53
-        layers = [self._layer(layer) for layer in design.layers]
+        self.u = a.u + UNIT
+        layers = [self._layer(number) for number in range(len(design.layers))]
         self.layers = layers * design.repeats
 
-    def _layer(self, heads: tuple[Head, ...]) -> _Layer:
-        maps, biases = self.design.matrices(heads)
+    def _layer(self, number: int) -> _Layer:
+        maps, biases = self.design.matrices(number), self.design.biases(number)
         half = self.design.hidden // 2
         dtype = self.a.dtype
         stored = {name: m.to(dtype).double() for name, m in maps.items()}
         reads = {name: 2 * stored[name][:, :half] for name in "qkv"}
         held = {name: b.to(dtype).double() for name, b in biases.items()}
-        return _Layer(**reads, o=stored["o"][:half], biases=held, heads=heads)
+        return _Layer(**reads, o=stored["o"][:half], biases=held, heads=self.design.layers[number])
 
     # ------------------------------------------------------------------------------------ running
 

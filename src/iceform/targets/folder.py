@@ -23,10 +23,10 @@ from iceform import store
 from iceform.certificates import Certificate
 from iceform.computer.compile import Program
 from iceform.errors import IceformError, IntegrityError, ProgramError, ShapeError, TargetError
+from iceform.heads import Vocabulary
 from iceform.targets.ablation import example
 from iceform.targets.architectures import Architecture, architecture
-from iceform.targets.data import check_tensors
-from iceform.targets.design import Vocabulary
+from iceform.targets.domain import check_tensors
 from iceform.targets.stock_computer import StockComputer
 from iceform.targets.target import KINDS, Target
 
@@ -180,7 +180,7 @@ def write(
     known.check_fits(spec.design)
     model = StockModel(Path(path), known, spec)
     tensors, config = model.tensors(), model.config()
-    typical = spec.typical()
+    typical = spec.example_domain()
     certificate = None if typical is None else spec.certificate(typical)
     sha = digest(tensors)
     record = {

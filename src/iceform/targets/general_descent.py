@@ -55,15 +55,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.attention import Features
-from iceform.certificates import Step
-from iceform.functions.formulas import Formula
-from iceform.interpolation import RoundingModel
-from iceform.targets.bounded_descent import MASK, ROUTE, BoundedDescent, Run
-from iceform.targets.data import Domain, check_data
-from iceform.targets.design import Design, Head, Move, Row
+from iceform.certificates import DerivationStep
+from iceform.expressions.formulas import Formula
+from iceform.heads import Design, Features, Head, Move, Row
+from iceform.tables import RoundingModel
+from iceform.targets.bounded_descent import MASK, ROUTE, BoundedDescent, DescentErrorBound
+from iceform.targets.domain import DataDomain, check_data
 from iceform.targets.enclosed import Ball
-from iceform.targets.rounding import NORM, READ, SECOND_ORDER, Arithmetic, inflate
+from iceform.targets.rounding import EPSILON, NORM, READ, SECOND_ORDER, KernelRounding, inflate
 
 _ODDS = 1.25  # S over the largest slope: |r| stays below 0.8, the odds below 2.2
 _MADE = 6.0  # units: products that make a number of the prompt, and its rounding to the dtype
@@ -101,7 +100,7 @@ class GeneralDescent(BoundedDescent):
     kind: ClassVar[str] = "general_descent"
     title: ClassVar[str] = "gradient descent for generalised linear models, two layers a step"
     architectures: ClassVar[tuple[str, ...]] = ("bert",)
-    why_not: ClassVar[dict[str, str]] = dict.fromkeys(
+    unsupported: ClassVar[dict[str, str]] = dict.fromkeys(
         ("gpt2", "llama"),
         "a causal mask hides the state from the samples before it, and these two layers look "
         "f(w.x_i - y_i) up at every sample",
@@ -123,7 +122,7 @@ class GeneralDescent(BoundedDescent):
         move = tuple(
             self._average(sign, group) for sign in (1.0, -1.0) for group in range(self.groups)
         )
-        return Design(features, (look, move + erase) * self.steps)
+        return Design(features, (look, move + erase) * self.steps, norm=EPSILON)
 
     def _look(self, sign: str, write: float) -> Head:
         other = "minus" if sign == "plus" else "plus"
@@ -196,7 +195,7 @@ class GeneralDescent(BoundedDescent):
         at = self.design.features
         return features[-1, at["l"]] / features[-1, at["slope"]]
 
-    def picked(self, features: Ball, **parameters: Any) -> Ball:
+    def readout(self, features: Ball, **parameters: Any) -> Ball:
         at = self.design.features
         value, slope = self.answer(features.center), features.center[-1, at["slope"]].abs()
         off, wrong = features.radius[-1, at["l"]], features.radius[-1, at["slope"]]
@@ -215,18 +214,20 @@ class GeneralDescent(BoundedDescent):
 
     # ---------------------------------------------------------------------------- the certificate
 
-    def typical(self) -> Domain:
-        plain = Domain.box(self.dim, 16, 1.0)
+    def example_domain(self) -> DataDomain:
+        plain = DataDomain.box(self.dim, 16, 1.0)
         reach = self.reach * (1 - 2.0**-6)
         return replace(plain, reach=reach, size=(reach - 1) / plain.rows)
 
-    def account(self, domain: Domain, a: Arithmetic, **parameters: Any) -> Run:
+    def account(
+        self, domain: DataDomain, a: KernelRounding, **parameters: Any
+    ) -> DescentErrorBound:
         _, lr, reach = self.settings(parameters)
-        return _Run(self, domain, self.tables(**parameters), lr, reach, a)
+        return _GeneralErrorBound(self, domain, self.tables(**parameters), lr, reach, a)
 
 
 @dataclass(frozen=True, eq=False)
-class _Run(Run):
+class _GeneralErrorBound(DescentErrorBound):
     spec: GeneralDescent
 
     def parts(self) -> dict[str, float]:
@@ -306,11 +307,13 @@ class _Run(Run):
         stored = (4 * NORM + 4 + 2 * groups) * u * (self._top * self.size + self._step)
         return heads + gates + normaliser + stored
 
-    def derivation(self) -> tuple[Step, ...]:
+    def derivation(self) -> tuple[DerivationStep, ...]:
         spread = self.tables.spread
         return (
             *super().derivation(),
-            Step("look-up", "", self._look_up, "its rounding in the stream"),
-            Step("spread", "sup_z E|v - A|", spread, "for logits each off by their own"),
-            Step("q", "max |1 - lr lambda|", self._growth, "what a step multiplies errors by"),
+            DerivationStep("look-up", "", self._look_up, "its rounding in the stream"),
+            DerivationStep("spread", "sup_z E|v - A|", spread, "for logits each off by their own"),
+            DerivationStep(
+                "q", "max |1 - lr lambda|", self._growth, "what a step multiplies errors by"
+            ),
         )

@@ -35,13 +35,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.attention import Features
 from iceform.computer.compile import Program
 from iceform.computer.instructions import Instruction, Operand
 from iceform.computer.layout import largest_logit, likenesses, underflow
 from iceform.computer.prompt import initial_memory
 from iceform.errors import CapacityError, ProgramError, ShapeError
-from iceform.targets.design import Design, Head, Move, Row, power_of_four
+from iceform.heads import Design, Features, Head, Move, Row
+from iceform.heads.design import in_parts
 from iceform.targets.program_target import ProgramTarget, trace
 from iceform.targets.target import Target
 from iceform.validation import check_size
@@ -51,7 +51,7 @@ Reads = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
-class Line:
+class LayeredInstruction:
     """One instruction that runs: reads as (kind, variable), the table by its place in the prompt.
 
     ``asks`` is the variable whose value is r of a likeness; ``f`` and ``g`` say whether F and G
@@ -99,7 +99,7 @@ class LayeredProgram(ProgramTarget):
     lanes: int
     entries: int
     variables: tuple[tuple[str, str], ...]
-    lines: tuple[Line, ...]
+    lines: tuple[LayeredInstruction, ...]
     tables: int
     logits: int
     dtype: str = "float64"
@@ -107,7 +107,7 @@ class LayeredProgram(ProgramTarget):
     kind: ClassVar[str] = "layered_program"
     title: ClassVar[str] = "one program, its instructions as layers"
     architectures: ClassVar[tuple[str, ...]] = ("bert",)
-    why_not: ClassVar[dict[str, str]] = {
+    unsupported: ClassVar[dict[str, str]] = {
         "albert": "its layers are all the same, and here every instruction has layers of its own; "
         'as an albert a program is in the prompt (mode="prompt")',
         **dict.fromkeys(
@@ -148,7 +148,9 @@ class LayeredProgram(ProgramTarget):
 
     @classmethod
     def from_record(cls, sizes: dict[str, Any], parameters: dict[str, Any]) -> Target:
-        lines = tuple(Line(**{k: _deep(v) for k, v in line.items()}) for line in sizes["lines"])
+        lines = tuple(
+            LayeredInstruction(**{k: _deep(v) for k, v in line.items()}) for line in sizes["lines"]
+        )
         return cls(**{**{k: _deep(v) for k, v in sizes.items()}, "lines": lines})
 
     def sizes(self) -> dict[str, Any]:
@@ -195,15 +197,13 @@ class LayeredProgram(ProgramTarget):
         blocks |= {"lane": self.bits, "absent": self.tables}
         blocks |= {"plus": self.width, "minus": self.width}
         blocks |= {_held(name): self.width for name, _ in self.variables}
-        layers = [tuple(layer) for line in self.lines for layer in self._layers(line)]
-        size = power_of_four(max(len(head.logit) for layer in layers for head in layer))
-        split = tuple(tuple(part for h in layer for part in _parts(h, size)) for layer in layers)
-        return Design(Features(tuple(blocks.items())), split, norm=self.norm)
+        layers = in_parts(layer for line in self.lines for layer in self._layers(line))
+        return Design(Features(tuple(blocks.items())), layers, norm=self.norm)
 
-    def _layers(self, line: Line) -> tuple[list[Head], list[Head]]:
+    def _layers(self, line: LayeredInstruction) -> tuple[list[Head], list[Head]]:
         return list(self._read(line)), list(self._compute(line))
 
-    def _read(self, line: Line) -> Iterator[Head]:
+    def _read(self, line: LayeredInstruction) -> Iterator[Head]:
         home, into = self.homes[line.dst], f"into {line.dst}"
         found: dict[str, list[Move]] = {}
         for (kind, variable), signs in _signs(line).items():
@@ -226,7 +226,7 @@ class LayeredProgram(ProgramTarget):
         return "own" if kind in ("own", "rowsum") else self.homes[variable]
 
     def _moves(
-        self, line: Line, kind: str, variable: str, signs: tuple[float, float]
+        self, line: LayeredInstruction, kind: str, variable: str, signs: tuple[float, float]
     ) -> Iterator[Move]:
         parts = range(self.width)
         names = [n for n, used in (("plus", line.f), ("minus", line.g)) if used]
@@ -240,7 +240,7 @@ class LayeredProgram(ProgramTarget):
                 Row.of(_held(variable), j), {(n, j): weights[n] for n in names if weights[n]}
             )
 
-    def _compute(self, line: Line) -> Iterator[Head]:
+    def _compute(self, line: LayeredInstruction) -> Iterator[Head]:
         home, held = self.homes[line.dst], _held(line.dst)
         for name, column, sign, used in (
             ("plus", "f", 1.0, line.f), ("minus", "g", -1.0, line.g),
@@ -346,7 +346,7 @@ class LayeredProgram(ProgramTarget):
                     f"{self.logits}; scale the data"
                 )
 
-    def found(self, features: Float[Tensor, "t f"], program: Program) -> dict[str, Tensor]:
+    def answers_in(self, features: Float[Tensor, "t f"], program: Program) -> dict[str, Tensor]:
         n = len(features) - 2 - self.entries
         if not 1 <= n <= self.lanes:
             raise ShapeError(
@@ -359,7 +359,7 @@ class LayeredProgram(ProgramTarget):
             out[o.name] = o.of(held[0] if self.homes[o.variable] == "lane0" else held[1:])
         return out
 
-    chosen = found
+    decoded = answers_in
 
     def layout(self) -> list[str]:
         return [
@@ -370,7 +370,9 @@ class LayeredProgram(ProgramTarget):
         ]
 
 
-def _lines(program: Program, settings: Mapping[str, Any]) -> tuple[tuple[Line, ...], list[str]]:
+def _lines(
+    program: Program, settings: Mapping[str, Any]
+) -> tuple[tuple[LayeredInstruction, ...], list[str]]:
     """What runs and matters, and the tables that it looks up in, in the prompt's order."""
     run = trace(program, settings, 'write mode="prompt" with cycles=')
     needed = {o.variable for o in program.assembly.outputs}
@@ -388,10 +390,12 @@ def _lines(program: Program, settings: Mapping[str, Any]) -> tuple[tuple[Line, .
     return tuple(_line(program, i, asks, tables) for i, asks in kept), tables
 
 
-def _line(program: Program, i: Instruction, asks: str | None, tables: list[str]) -> Line:
+def _line(
+    program: Program, i: Instruction, asks: str | None, tables: list[str]
+) -> LayeredInstruction:
     table = program.assembly.table(i.table)
     used = bool(table.f.any()), bool(table.g.any())
-    return Line(i.dst, _reads(i.a), _reads(i.b), tables.index(i.table), *used, asks)
+    return LayeredInstruction(i.dst, _reads(i.a), _reads(i.b), tables.index(i.table), *used, asks)
 
 
 def _reads(operand: Operand) -> Reads:
@@ -402,7 +406,7 @@ def _asks(i: Instruction) -> bool:
     return any(kind == "like" for kind, _ in (*i.a.reads(), *i.b.reads()))
 
 
-def _signs(line: Line) -> dict[tuple[str, str], tuple[float, float]]:
+def _signs(line: LayeredInstruction) -> dict[tuple[str, str], tuple[float, float]]:
     """By how much every read enters a + b and a - b."""
     out: dict[tuple[str, str], tuple[float, float]] = {}
     for reads, sign in ((line.a, 1.0), (line.b, -1.0)):
@@ -410,13 +414,6 @@ def _signs(line: Line) -> dict[tuple[str, str], tuple[float, float]]:
             plus, minus = out.get(read, (0.0, 0.0))
             out[read] = plus + 1.0, minus + sign
     return out
-
-
-def _parts(head: Head, size: int) -> Iterator[Head]:
-    """The same logit as often as what it carries does not fit into one head."""
-    moves = [m for m in head.moves if m.writes]
-    for start in range(0, len(moves), size):
-        yield Head(head.role, head.logit, tuple(moves[start : start + size]))
 
 
 def _code(numbers: Tensor, bits: int) -> Tensor:

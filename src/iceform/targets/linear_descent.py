@@ -16,16 +16,16 @@ m = ln(n/lr) + K ln 2 and the value 0. So the head returns
     = \frac{lr\,2^{-K}\,\mathrm{mean}(x_i e^{t z_i})}{1 + \ell(t)},\qquad
     \ell(t) = lr\,2^{-K} (\mathrm{mean}(e^{t z_i}) + 1/n),
 
-and the combination 2^K sum_j a_j (F(j delta) - F(-j delta))/2 is lr mean(x_i z_i) (``pairs``).
-Number of samples and step size are in the null token. Penalty and momentum are gates: a state that
-sees itself with the logit ln(alpha/(1 - alpha)) and the null token with 0 receives alpha times its
-own value. So one checkpoint serves every n, lr, penalty and momentum; factors are in the weights.
-With ``groups`` every pair of heads is there once for each group of samples, the others hidden from
-it: what a head adds up are n/groups terms, and so is what their sum rounds.
-All other tokens look at the null token alone (a logit that underflows to 0 elsewhere), whose value
-is 0, and stay what they are.
+and the combination 2^K sum_j a_j (F(j delta) - F(-j delta))/2 is lr mean(x_i z_i)
+(``linear_head_pairs``). Number of samples and step size are in the null token. Penalty and momentum
+are gates: a state that sees itself with the logit ln(alpha/(1 - alpha)) and the null token with 0
+receives alpha times its own value. So one checkpoint serves every n, lr, penalty and momentum;
+factors are in the weights. With ``groups`` every pair of heads is there once for each group of
+samples, the others hidden from it: what a head adds up are n/groups terms, and so is what their sum
+rounds. All other tokens look at the null token alone (a logit that underflows to 0 elsewhere),
+whose value is 0, and stay what they are.
 
-**Error**: ``linear_account``.
+**Error**: ``linear_error_bound``.
 """
 
 from __future__ import annotations
@@ -39,18 +39,24 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.attention import Features
 from iceform.certificates import Certificate
-from iceform.constructions.schedules import chebyshev_steps
 from iceform.errors import BoundError, ShapeError
-from iceform.targets.data import Domain, check_data
-from iceform.targets.design import Design, Head, Move, Row, hidden_among
-from iceform.targets.linear_account import OFF, LinearAccount, RotatedAccount, Stream, log_odds
-from iceform.targets.pairs import LEAK_BITS, Pairs
-from iceform.targets.precise import linear_descent
+from iceform.heads import Design, Features, Head, Move, Row
+from iceform.heads.design import hidden_among
+from iceform.heads.rotation import Rotation
+from iceform.paper.schedules import chebyshev_steps
+from iceform.targets.decimal_reference import linear_descent
+from iceform.targets.domain import DataDomain, check_data
+from iceform.targets.linear_error_bound import (
+    OFF,
+    DescentNetwork,
+    LinearErrorBound,
+    RotatedErrorBound,
+    log_odds,
+)
+from iceform.targets.linear_head_pairs import LEAK_BITS, LinearHeadPairs
 from iceform.targets.recurrence import Recurrence
-from iceform.targets.rotation import Rotation
-from iceform.targets.rounding import Arithmetic
+from iceform.targets.rounding import EPSILON, KernelRounding
 from iceform.targets.target import FeatureTarget
 from iceform.validation import check_positive, check_size
 
@@ -152,9 +158,9 @@ class LinearDescent(FeatureTarget):
         return self.factors or (1.0,) * self.steps
 
     @cached_property
-    def combination(self) -> Pairs:
+    def combination(self) -> LinearHeadPairs:
         """The pairs of heads."""
-        return Pairs.tuned(self.reach, self.pairs, self.torch_dtype)
+        return LinearHeadPairs.tuned(self.reach, self.pairs, self.torch_dtype)
 
     @cached_property
     def design(self) -> Design:
@@ -168,7 +174,7 @@ class LinearDescent(FeatureTarget):
         if self.idle or self.copies > 1:
             order = torch.Generator().manual_seed(self.basis or 0)
             layers = tuple(hidden_among(layer, self.idle, self.copies, order) for layer in layers)
-        return Design(features, layers, rotation=mixed)
+        return Design(features, layers, rotation=mixed, norm=EPSILON)
 
     def _layer(self, rho: float) -> tuple[Head, ...]:
         pairs = tuple(
@@ -262,7 +268,7 @@ class LinearDescent(FeatureTarget):
         r = self.recurrence(None, **parameters)
         return linear_descent(x, y, r)[-1]
 
-    def recurrence(self, domain: Domain | None, **parameters: Any) -> Recurrence:
+    def recurrence(self, domain: DataDomain | None, **parameters: Any) -> Recurrence:
         """The method's numbers, for the eigenvalues of a domain."""
         self.check_parameters(parameters)
         lr = check_positive("lr", parameters.get("lr", self.lr))
@@ -276,18 +282,20 @@ class LinearDescent(FeatureTarget):
 
     # ---------------------------------------------------------------------------- the certificate
 
-    def domain(self, x: Tensor, y: Tensor, padding: int = 0, **parameters: Any) -> Domain:
-        return replace(Domain.of(x, y, self.torch_dtype), padding=padding)
+    def domain(self, x: Tensor, y: Tensor, padding: int = 0, **parameters: Any) -> DataDomain:
+        return replace(DataDomain.of(x, y, self.torch_dtype), padding=padding)
 
-    def certificate(self, domain: Domain, attention: str = "any", **parameters: Any) -> Certificate:
-        a = Arithmetic(self.torch_dtype, attention)
+    def certificate(
+        self, domain: DataDomain, attention: str = "any", **parameters: Any
+    ) -> Certificate:
+        a = KernelRounding(self.torch_dtype, attention)
         r = self.recurrence(domain, **parameters)
-        stream = Stream(
+        stream = DescentNetwork(
             self.dim,
             self.combination, self.leak_bits, self.null_logit(domain.samples, r.lr), self.design,
             largest=2 * OFF + self.groups, groups=self.groups,
         )  # fmt: skip
-        account = LinearAccount if self.basis is None else RotatedAccount
+        account = LinearErrorBound if self.basis is None else RotatedErrorBound
         run = account(stream, domain, r, a)
         return Certificate.total(
             run.terms(),
@@ -300,10 +308,10 @@ class LinearDescent(FeatureTarget):
             compared="stock network's answer - exact algorithm's",
         )  # fmt: skip
 
-    def typical(self) -> Domain:
+    def example_domain(self) -> DataDomain:
         """Data up to 1, or so much smaller that residuals stay within the reach."""
         for halvings in range(_MOST_HALVINGS):
-            found = Domain.box(self.dim, min(32, self.positions - 2), 0.5**halvings)
+            found = DataDomain.box(self.dim, min(32, self.positions - 2), 0.5**halvings)
             largest = max(self.recurrence(found).coefficients) * found.rms
             if found.rows * largest + found.label <= self.reach:
                 break

@@ -22,14 +22,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.arithmetic import at_least
-from iceform.certificates import Certificate, Enclosure, Step
+from iceform.certificates import Certificate, DerivationStep, Enclosure
 from iceform.computer.compile import Program
 from iceform.computer.instructions import Instruction
 from iceform.computer.interpret import interpret
 from iceform.computer.running import check_balls, enclosure_of
 from iceform.errors import CapacityError, ProgramError, TargetError
-from iceform.targets.data import Domain
-from iceform.targets.design import mirrored, unmirrored
+from iceform.heads.design import mirrored, unmirrored
+from iceform.targets.domain import DataDomain
 from iceform.targets.enclosed import Ball
 from iceform.targets.rounding import epsilon
 from iceform.targets.target import Target
@@ -67,16 +67,16 @@ class ProgramTarget(Target):
         """The prompt, as features in the dtype."""
 
     @abstractmethod
-    def found(self, features: Float[Tensor, "t f"], program: Program) -> dict[str, Tensor]:
+    def answers_in(self, features: Float[Tensor, "t f"], program: Program) -> dict[str, Tensor]:
         """A program's answers in the last layer's features, by name."""
 
     @abstractmethod
-    def chosen(self, features: Float[Tensor, "t f"], program: Program) -> dict[str, Tensor]:
+    def decoded(self, features: Float[Tensor, "t f"], program: Program) -> dict[str, Tensor]:
         """The same features, wherever the program has come to."""
 
-    def picked(self, features: Ball, program: Program | None = None, **settings: Any) -> Ball:
+    def readout(self, features: Ball, program: Program | None = None, **settings: Any) -> Ball:
         held = _given(program)
-        parts = self.found(features.center, held), self.chosen(features.radius, held)
+        parts = self.answers_in(features.center, held), self.decoded(features.radius, held)
         return Ball(*(torch.cat([v.flatten() for v in part.values()]) for part in parts))
 
     def written(
@@ -104,13 +104,13 @@ class ProgramTarget(Target):
         return mirrored(self.design, found)[None]
 
     def features(self, out: Tensor) -> Tensor:
-        """All tokens' features; :meth:`found` finds a program's answers in them."""
+        """All tokens' features; :meth:`answers_in` finds a program's answers in them."""
         return unmirrored(self.design, out)[0]
 
     def read(self, out: Tensor, program: Program | None = None, **settings: Any) -> Any:
         """The program's answer in the form that its algorithm returns; refused before its halt."""
         held = _given(program)
-        return held.packed(self.found(self.features(out), held))
+        return held.packed(self.answers_in(self.features(out), held))
 
     def answers(
         self, network: Any, x: Tensor, y: Tensor, program: Program | None = None, **settings: Any
@@ -119,7 +119,7 @@ class ProgramTarget(Target):
         given = self.prompt(x, y, program=program, **settings).to(network.device)
         with torch.no_grad():
             hidden = network(inputs_embeds=given).last_hidden_state
-        return self.found(self.features(hidden.cpu()), _given(program))
+        return self.answers_in(self.features(hidden.cpu()), _given(program))
 
     def run(self, network: Any, x: Tensor, y: Tensor, **parameters: Any) -> Tensor:
         found = self.answers(network, x, y, **parameters)
@@ -149,16 +149,18 @@ class ProgramTarget(Target):
         found = enclosed(program, parts, x, y, parameters, self.torch_dtype, attention)
         return promised(program, parameters, self.torch_dtype), found.error, found
 
-    def domain(self, x: Tensor, y: Tensor, **parameters: Any) -> Domain:
+    def domain(self, x: Tensor, y: Tensor, **parameters: Any) -> DataDomain:
         raise ProgramError("a program's run is enclosed when it has run: use ice.check")
 
-    def certificate(self, domain: Domain, attention: str = "any", **parameters: Any) -> Certificate:
+    def certificate(
+        self, domain: DataDomain, attention: str = "any", **parameters: Any
+    ) -> Certificate:
         raise ProgramError(
             "before the fact programs are certified on the frozen computer: use program.certify; "
             "a run of a checkpoint is held to that by ice.check"
         )
 
-    def typical(self) -> None:
+    def example_domain(self) -> None:
         return None
 
     def usage(self) -> str:
@@ -170,16 +172,22 @@ def promised(program: Program, settings: Mapping[str, Any], dtype: torch.dtype) 
 
     A bound that is larger than any answer can be promises nothing, and is given as infinite.
     """
-    known, _ = program.certify(dtype, **settings)
+    known, _ = program.certify(dtype, "literal", **settings)
     largest = max(program.ranges[node].size for node in program.graph.outputs.values())
     domain = {**known.domain, "promised by": "the program, on the frozen computer"}
     if known.error < largest:
         return replace(known, domain=domain)
     why = "by the ranges: an answer of 0 would be as near"
     return replace(
-        known, error=math.inf, terms=dict.fromkeys(known.terms, math.inf), domain=domain,
-        derivation=(*known.derivation, Step("largest", "max |exact answer|", largest, why)),
-    )  # fmt: skip
+        known,
+        error=math.inf,
+        terms=dict.fromkeys(known.terms, math.inf),
+        domain=domain,
+        derivation=(
+            *known.derivation,
+            DerivationStep("largest", "max |exact answer|", largest, why),
+        ),
+    )
 
 
 def enclosed(

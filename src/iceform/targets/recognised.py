@@ -35,10 +35,10 @@ from itertools import pairwise
 
 from torch import Tensor
 
-from iceform.computer.graph import Graph, Node, Place, run
+from iceform.computer.graph import Graph, Node, SourceLine, run
 from iceform.computer.virtual import compose
 from iceform.errors import TargetError
-from iceform.functions.formulas import Formula, trees
+from iceform.expressions.formulas import Formula, trees
 
 Combination = dict[tuple[str, int], Fraction]  # of H^k g, by (g, k)
 Line = tuple[Fraction, Fraction]  # shift and slope
@@ -47,7 +47,7 @@ _PASSED = ("bounded", "stored", "spread")
 
 
 @dataclass(frozen=True)
-class Descent:
+class RecognisedDescent:
     """What a program does to its data.
 
     Attributes
@@ -66,13 +66,13 @@ class Descent:
     f: str | None = None
 
 
-def recognised(graph: Graph, parameters: Mapping[str, Tensor]) -> Descent:
+def recognised(graph: Graph, parameters: Mapping[str, Tensor]) -> RecognisedDescent:
     """The descent that an algorithm is at these parameters; refused where it is none."""
-    forms = _Forms(graph.name)
+    forms = _DescentForms(graph.name)
 
-    def start(node: Node) -> _Form:
+    def start(node: Node) -> _DescentForm:
         if node.op == "data":
-            return _Form(row=_ONE) if node.attr == "x" else _Form(residual=_LABEL)
+            return _DescentForm(row=_ONE) if node.attr == "x" else _DescentForm(residual=_LABEL)
         if graph.parameters[node.attr].vector:
             raise forms.no(f"the parameter {node.attr} is a vector", node.place)
         return _number(Fraction(float(parameters[node.attr][0])))
@@ -109,7 +109,7 @@ _ONE, _LABEL = _Residual(one=Fraction(1)), _Residual(label=Fraction(1))
 
 
 @dataclass(frozen=True)
-class _Form:
+class _DescentForm:
     """One of the five; a number is a constant residual."""
 
     residual: _Residual | None = None
@@ -122,8 +122,8 @@ class _Form:
         found = self.residual
         return found.one if found is not None and found.constant else None
 
-    def scaled(self, factor: Fraction) -> _Form:
-        return _Form(
+    def scaled(self, factor: Fraction) -> _DescentForm:
+        return _DescentForm(
             None if self.residual is None else self.residual.scaled(factor),
             None if self.row is None else self.row.scaled(factor),
             None if self.products is None else _times(self.products, factor),
@@ -131,11 +131,11 @@ class _Form:
         )
 
 
-def _number(value: Fraction) -> _Form:
-    return _Form(residual=_Residual(one=value))
+def _number(value: Fraction) -> _DescentForm:
+    return _DescentForm(residual=_Residual(one=value))
 
 
-class _Forms:
+class _DescentForms:
     """The arithmetic, and the points at which gradients were asked for."""
 
     def __init__(self, name: str) -> None:
@@ -143,7 +143,7 @@ class _Forms:
         self.asked: list[Combination] = []
         self.bent: list[tuple[trees.Node, Combination]] = []
 
-    def no(self, why: str, place: Place | None) -> TargetError:
+    def no(self, why: str, place: SourceLine | None) -> TargetError:
         """The refusal, with the line that asks for it."""
         where = ""
         if place is not None:
@@ -153,16 +153,16 @@ class _Forms:
 
     # ----------------------------------------------------------------------------- as arithmetic
 
-    def constant(self, node: Node) -> _Form:
+    def constant(self, node: Node) -> _DescentForm:
         if node.op == "mask":
             raise self.no("it treats components of a vector apart", node.place)
         value = Fraction(float(node.attr))
-        return _Form(state={}) if node.width is not None and not value else _number(value)
+        return _DescentForm(state={}) if node.width is not None and not value else _number(value)
 
-    def compute(self, node: Node, args: list[_Form]) -> _Form:
+    def compute(self, node: Node, args: list[_DescentForm]) -> _DescentForm:
         if node.op in _PASSED:
             return args[0]
-        known: dict[str, Callable[..., _Form | None]] = {
+        known: dict[str, Callable[..., _DescentForm | None]] = {
             "add": self._add, "mul": self._multiply, "sum": self._sum, "mean": self._mean,
             "apply": self._apply,
         }  # fmt: skip
@@ -172,46 +172,46 @@ class _Forms:
             raise self.no(f"{node.op} of these is no part of a gradient step", node.place)
         return value
 
-    def positive(self, value: _Form, where: Place | None) -> bool:
+    def positive(self, value: _DescentForm, where: SourceLine | None) -> bool:
         raise self.no("the data decide", where)
 
-    def whole(self, value: _Form) -> int:
+    def whole(self, value: _DescentForm) -> int:
         turns = value.number
         if turns is None or turns.denominator != 1:
             raise self.no("the number of turns is no whole number", None)
         return int(turns)
 
-    def _add(self, node: Node, a: _Form, b: _Form) -> _Form | None:
+    def _add(self, node: Node, a: _DescentForm, b: _DescentForm) -> _DescentForm | None:
         for one, other in ((a, b), (b, a)):
             if one.number == 0:
                 return other
         if a.state is not None and b.state is not None:
-            return _Form(state=_sum(a.state, b.state))
+            return _DescentForm(state=_sum(a.state, b.state))
         if a.products is not None and b.products is not None:
-            return _Form(products=_sum(a.products, b.products))
+            return _DescentForm(products=_sum(a.products, b.products))
         if a.row is not None and b.row is not None:
             row = _added(a.row, b.row)
-            return None if row is None else _Form(row=row)
+            return None if row is None else _DescentForm(row=row)
         if a.residual is not None and b.residual is not None:
             both = _added(a.residual, b.residual)
-            return None if both is None else _Form(residual=both)
+            return None if both is None else _DescentForm(residual=both)
         return None
 
-    def _multiply(self, node: Node, a: _Form, b: _Form) -> _Form | None:
+    def _multiply(self, node: Node, a: _DescentForm, b: _DescentForm) -> _DescentForm | None:
         for one, other in ((a, b), (b, a)):
             if one.number is not None:
                 return other.scaled(one.number)
             if one.row is not None and one.row.constant:
                 if other.state is not None:
-                    return _Form(products=_times(other.state, one.row.one))
+                    return _DescentForm(products=_times(other.state, one.row.one))
                 if other.residual is not None:
-                    return _Form(row=other.residual.scaled(one.row.one))
+                    return _DescentForm(row=other.residual.scaled(one.row.one))
         return None
 
-    def _sum(self, node: Node, a: _Form) -> _Form | None:
-        return None if a.products is None else _Form(residual=_Residual(a.products))
+    def _sum(self, node: Node, a: _DescentForm) -> _DescentForm | None:
+        return None if a.products is None else _DescentForm(residual=_Residual(a.products))
 
-    def _mean(self, node: Node, a: _Form) -> _Form | None:
+    def _mean(self, node: Node, a: _DescentForm) -> _DescentForm | None:
         if a.row is None:
             return None
         if a.row.f is not None:
@@ -221,21 +221,21 @@ class _Forms:
         p, label = a.row.p, a.row.label
         if p or not self.asked:
             self._ask(_times(p, -1 / label) if label else p)
-        return _Form(state=_sum({(g, k + 1): c for (g, k), c in p.items()}, {_B: label}))
+        return _DescentForm(state=_sum({(g, k + 1): c for (g, k), c in p.items()}, {_B: label}))
 
-    def _average(self, node: Node, row: _Residual, f: trees.Node) -> _Form:
+    def _average(self, node: Node, row: _Residual, f: trees.Node) -> _DescentForm:
         if not row.label or row.one:
             raise self.no("f is not of w.x - y", node.place)
         w = _times(row.p, -1 / row.label)
         self._ask(w)
         self.bent.append((compose(f, _multiple(-row.label, trees.Variable())), w))
-        return _Form(state={(f"f{len(self.bent) - 1}", 0): row.times})
+        return _DescentForm(state={(f"f{len(self.bent) - 1}", 0): row.times})
 
     def _ask(self, w: Combination) -> None:
         if not self.asked or self.asked[-1] != w:
             self.asked.append(w)
 
-    def _apply(self, node: Node, a: _Form) -> _Form | None:
+    def _apply(self, node: Node, a: _DescentForm) -> _DescentForm | None:
         if a.number is not None:
             value = _affine(compose(node.attr, trees.Number(a.number)))
             if value is not None:
@@ -248,16 +248,16 @@ class _Forms:
             if not shift:
                 return a.scaled(slope)
             if a.residual is not None and a.residual.f is None:
-                return _Form(residual=_added(a.residual.scaled(slope), _Residual(one=shift)))
+                return _DescentForm(residual=_added(a.residual.scaled(slope), _Residual(one=shift)))
         r = a.residual
         if r is None:
             return None
         f = node.attr if r.f is None else compose(node.attr, _multiple(r.times, r.f))
-        return _Form(residual=_Residual(r.p, r.label, r.one, f))
+        return _DescentForm(residual=_Residual(r.p, r.label, r.one, f))
 
     # ----------------------------------------------------------------------------- the recurrence
 
-    def descent(self, path: list[Combination]) -> Descent:
+    def descent(self, path: list[Combination]) -> RecognisedDescent:
         """The steps that lead from each iterate to the next."""
         if path[0]:
             raise self.no("it does not start at 0", None)
@@ -278,7 +278,7 @@ class _Forms:
                     "with one momentum and one penalty for all steps, the gradient taken at w",
                     None,
                 )
-        return Descent(tuple(steps), penalty, momentum, f)
+        return RecognisedDescent(tuple(steps), penalty, momentum, f)
 
     def _gradient(self, t: int, w: Combination) -> Combination:
         if self.bent:

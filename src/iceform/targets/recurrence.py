@@ -24,10 +24,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from iceform.arithmetic.units import OUTWARD, UNIT
+
 _POINTS_PER_DEGREE = 8
-_BETWEEN = (1 + 2.0**-40) / math.cos(math.pi / (2 * _POINTS_PER_DEGREE))
+_BETWEEN = OUTWARD / math.cos(math.pi / (2 * _POINTS_PER_DEGREE))
 _UNITS = 16
-_U = 2.0**-53
 
 
 @dataclass(frozen=True)
@@ -86,21 +87,21 @@ class Recurrence:
 
     @property
     def _per_step(self) -> float:
-        return _UNITS * _U * self.steps
+        return _UNITS * UNIT * self.steps
 
     @cached_property
     def coefficients(self) -> tuple[float, ...]:
-        """Sup sqrt(x) |q_t|: bounds ||w_t||_2 / rms(y) for t = 0 .. T."""
+        """sup sqrt(x) |q_t|: bounds ||w_t||_2 / rms(y) for t = 0 .. T."""
         most = self._history.abs() + self._lost
         sups = (self._points * most.square()).amax(-1)
         return tuple(math.sqrt(s * _BETWEEN) for s in sups.tolist())
 
     @cached_property
     def residuals(self) -> tuple[float, ...]:
-        """Max of 1 and sup |r_t|: bounds rms(z_t) / rms(y) for t = 0 .. T."""
+        """max of 1 and sup |r_t|: bounds rms(z_t) / rms(y) for t = 0 .. T."""
         sups = (1 - self._points * self._history).abs().amax(-1) + self.top * self._lost
         # What of y lies outside the columns of X stays as it is: r_t(0) = 1.
-        return tuple(max(1.0, (s + 4 * _U) * _BETWEEN) for s in sups.tolist())
+        return tuple(max(1.0, (s + 4 * UNIT) * _BETWEEN) for s in sups.tolist())
 
     @cached_property
     def arrivals(self) -> tuple[tuple[float, float, float], ...]:

@@ -55,7 +55,7 @@ ATTENTION = ("any", "eager", "sdpa")
 
 
 @dataclass(frozen=True)
-class Arithmetic:
+class KernelRounding:
     """A dtype as the stock kernels compute in it; ``attention`` "any" holds for both kinds."""
 
     dtype: torch.dtype
@@ -106,7 +106,10 @@ def inflate(relative: float) -> float:
 
 
 def epsilon(largest: float, dtype: torch.dtype) -> float:
-    """A power of four beside which the variance of numbers up to this vanishes, at least 2^80."""
+    """LayerNorm's epsilon: a power of four, at least 2^80, that swallows the variance of features.
+
+    ``variance + epsilon`` then rounds to ``epsilon`` for every row of numbers up to ``largest``.
+    """
     least = 2 * largest**2 / unit_roundoff(dtype)
     found = max(EPSILON, 4.0 ** math.ceil(math.log2(least) / 2))
     if found > _LARGEST_EPSILON[dtype]:

@@ -7,7 +7,8 @@ the last token: samples come before it and never see w.
 token and the sample of step t has the flag ``not``_t; so the order is in the prompt, any order, and
 a head of step t sees the null token and one sample. Loss, step size, order and n are in the prompt.
 
-1. *Residual.* Pairs of heads with logits t z_i (``pairs``) beside a null token of weight 2^K carry
+1. *Residual.* Pairs of heads with logits t z_i (``linear_head_pairs``) beside a null token of
+weight 2^K carry
    the number one: sum_j a_j (F(j delta) - F(-j delta)) 2^{K-1} = z_i.
 2. *Look-up.* The state looks o(z) = ln((1 + f(z)/R)/(1 - f(z)/R)) up, |f| < R.
 3. *Step.* The state sees the sample with the logit o and the null token with 0, so it receives
@@ -41,17 +42,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.attention import Features
-from iceform.certificates import Step
+from iceform.certificates import DerivationStep
 from iceform.errors import ShapeError
-from iceform.functions.formulas import Formula
-from iceform.interpolation import RoundingModel
-from iceform.targets.bounded_descent import MASK, ROUTE, SLACK, BoundedDescent, Run
-from iceform.targets.data import Domain, check_data
-from iceform.targets.design import Design, Head, Move, Row
-from iceform.targets.linear_account import Stream, carried
-from iceform.targets.pairs import LEAK_BITS, Pairs
-from iceform.targets.rounding import READ, Arithmetic, inflate
+from iceform.expressions.formulas import Formula
+from iceform.heads import Design, Features, Head, Move, Row
+from iceform.tables import RoundingModel
+from iceform.targets.bounded_descent import MASK, ROUTE, SLACK, BoundedDescent, DescentErrorBound
+from iceform.targets.domain import DataDomain, check_data
+from iceform.targets.linear_error_bound import DescentNetwork, carried
+from iceform.targets.linear_head_pairs import LEAK_BITS, LinearHeadPairs
+from iceform.targets.rounding import EPSILON, READ, KernelRounding, inflate
 from iceform.validation import check_positive
 
 
@@ -105,9 +105,9 @@ class StochasticDescent(BoundedDescent):
     # ------------------------------------------------------------------------------- the stream
 
     @cached_property
-    def combination(self) -> Pairs:
+    def combination(self) -> LinearHeadPairs:
         """The pairs of heads."""
-        return Pairs.tuned(self.span, self.pairs, self.torch_dtype)
+        return LinearHeadPairs.tuned(self.span, self.pairs, self.torch_dtype)
 
     @property
     def leak_bits(self) -> int:
@@ -121,9 +121,8 @@ class StochasticDescent(BoundedDescent):
             null=1, table=1, data=1, state=1, x=d, u=d, y=1, weight=1, slope=1, bias=1, value=1,
             w=d, z=1, o=1, absent=self.steps,
         )  # fmt: skip
-        return Design(
-            features, tuple(layer for t in range(self.steps) for layer in self._layers(t))
-        )
+        layers = tuple(layer for t in range(self.steps) for layer in self._layers(t))
+        return Design(features, layers, norm=EPSILON)
 
     def _layers(self, t: int) -> tuple[tuple[Head, ...], ...]:
         residual = tuple(self._residual(t, j, sign) for j, sign in self.combination.ticks)
@@ -218,18 +217,22 @@ class StochasticDescent(BoundedDescent):
 
     # ---------------------------------------------------------------------------- the certificate
 
-    def typical(self) -> Domain:
-        plain = Domain.box(self.dim, 16, 1.0)
+    def example_domain(self) -> DataDomain:
+        plain = DataDomain.box(self.dim, 16, 1.0)
         reach = min(self.reach, self.span) * (1 - 2.0**-6)
         return replace(plain, reach=reach, size=max(reach - 1, 0.0) / plain.rows)
 
-    def account(self, domain: Domain, a: Arithmetic, **parameters: Any) -> Run:
+    def account(
+        self, domain: DataDomain, a: KernelRounding, **parameters: Any
+    ) -> DescentErrorBound:
         _, lr, reach = self.settings(parameters)
-        return _Run(self, domain, self.tables(**parameters), lr, reach, a)
+        return StochasticErrorBound(self, domain, self.tables(**parameters), lr, reach, a)
 
 
 @dataclass(frozen=True, eq=False)
-class _Run(Run):
+class StochasticErrorBound(DescentErrorBound):
+    """The account of three layers for one sample, as the module has it."""
+
     spec: StochasticDescent
 
     def parts(self) -> dict[str, float]:
@@ -258,7 +261,7 @@ class _Run(Run):
     def _residual(self) -> float:
         """eps_z."""
         spec, null = self.spec, self.spec.leak_bits * math.log(2)
-        stream = Stream(spec.dim, spec.combination, spec.leak_bits, null, spec.design, 0.0)
+        stream = DescentNetwork(spec.dim, spec.combination, spec.leak_bits, null, spec.design, 0.0)
         size = self.rows * self.size + self.domain.label + SLACK
         left = (READ + 2) * self.a.u * self.reach  # of the last z, by erasing it
         return carried(stream, self.a, size, min(size, self.reach)) + left
@@ -277,13 +280,17 @@ class _Run(Run):
         nu = (2 * READ + 5) * logs / 4 + 2 * each
         return inflate(nu * self.a.u) * gate + 4 * self.a.u * (self.size + gate)
 
-    def derivation(self) -> tuple[Step, ...]:
+    def derivation(self) -> tuple[DerivationStep, ...]:
         p = self.spec.combination
         return (
             *super().derivation(),
-            Step("A", "sum_j |a_j|", p.amplitude(0.0), "by which rounding of z is amplified"),
-            Step("eps_z", "", self._residual, "of a residual"),
-            Step("q", "max |1 - lr f' s|", self._growth, "what a step multiplies errors by"),
+            DerivationStep(
+                "A", "sum_j |a_j|", p.amplitude(0.0), "by which rounding of z is amplified"
+            ),
+            DerivationStep("eps_z", "", self._residual, "of a residual"),
+            DerivationStep(
+                "q", "max |1 - lr f' s|", self._growth, "what a step multiplies errors by"
+            ),
         )
 
 

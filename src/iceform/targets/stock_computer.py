@@ -3,8 +3,8 @@ r"""The frozen computer as a stock encoder: programs are prompts, one checkpoint
 The block of ``iceform.computer`` in its residual form is four layers of attention, and one cycle
 executes one instruction. An ALBERT shares its layers, so its depth is the number of cycles: one
 group of four layers, ``num_hidden_layers`` = cycles. A BERT holds them side by side, unrolled.
-The plans of the block's heads become rows and moves of a ``Design``; a head that carries more than
-the head size becomes several with the same logit.
+The block's design is held in a mirrored stream; a head that carries more than the head size becomes
+several with the same logit.
 
 **What is proven** is proven run by run (``program_target``). That noise does not grow over cycles
 is the block's own property (``computer.block``) and is tested: behind a norm copies are exact to
@@ -13,8 +13,8 @@ rounding alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -22,12 +22,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.computer.block import LAYERS, HeadPlan
 from iceform.computer.compile import Program
 from iceform.computer.computer import Computer
-from iceform.computer.prompt import Prompt
+from iceform.computer.prompt import ProgramPrompt
 from iceform.errors import ProgramError, ShapeError
-from iceform.targets.design import Design, Head, Move, Row, power_of_four
+from iceform.heads import Design
+from iceform.heads.design import in_parts
 from iceform.targets.program_target import ProgramTarget
 from iceform.validation import check_size
 
@@ -60,7 +60,7 @@ class StockComputer(ProgramTarget):
     kind: ClassVar[str] = "computer"
     title: ClassVar[str] = "programs that are in its prompt"
     architectures: ClassVar[tuple[str, ...]] = ("albert", "bert")
-    why_not: ClassVar[dict[str, str]] = dict.fromkeys(
+    unsupported: ClassVar[dict[str, str]] = dict.fromkeys(
         ("gpt2", "llama"), "memory must see the units that come after it, which a causal mask hides"
     )
 
@@ -89,14 +89,9 @@ class StockComputer(ProgramTarget):
 
     @cached_property
     def design(self) -> Design:
-        block = self.computer.block
-        plans = [block.heads(name, residual=True) for name in LAYERS]
-        size = power_of_four(max(len(_rows(p)[0]) for layer in plans for p in layer))
-        names = [(name, j) for name, count in block.layout.features.sizes for j in range(count)]
-        layers = tuple(
-            tuple(head for plan in layer for head in _heads(plan, names, size)) for layer in plans
-        )
-        return Design(block.layout.features, layers, repeats=self.cycles, norm=self.norm)
+        block = self.computer.block.design(residual=True)
+        layers = in_parts(block.layers)
+        return replace(block, layers=layers, repeats=self.cycles, norm=self.norm)
 
     # -------------------------------------------------------------------------- prompt and answer
 
@@ -107,17 +102,17 @@ class StockComputer(ProgramTarget):
         dtype = self.torch_dtype
         return self.computer.prompt(program, x.to(dtype), y.to(dtype), **given).tokens
 
-    def found(self, features: Float[Tensor, "t f"], program: Program) -> dict[str, Tensor]:
+    def answers_in(self, features: Float[Tensor, "t f"], program: Program) -> dict[str, Tensor]:
         return self.outputs(features, self.blank(program, len(features)))
 
-    def chosen(self, features: Float[Tensor, "t f"], program: Program) -> dict[str, Tensor]:
+    def decoded(self, features: Float[Tensor, "t f"], program: Program) -> dict[str, Tensor]:
         prompt = self.blank(program, len(features))
         return {o.name: prompt.read(features, o) for o in prompt.assembly.outputs}
 
-    def blank(self, program: Program, tokens: int) -> Prompt:
+    def blank(self, program: Program, tokens: int) -> ProgramPrompt:
         """The places of a program's prompt of so many tokens, with no data in them."""
         one, two = (
-            Prompt(program.assembly, self.computer.layout, n, {}).kinds["memory"].stop
+            ProgramPrompt(program.assembly, self.computer.layout, n, {}).kinds["memory"].stop
             for n in (1, 2)
         )
         more, rest = divmod(tokens - one, two - one)
@@ -126,9 +121,9 @@ class StockComputer(ProgramTarget):
                 f"no prompt of {program.name!r} has {tokens} tokens: they are {one} for one sample "
                 f"and {two - one} for each other one"
             )
-        return Prompt(program.assembly, self.computer.layout, 1 + more, {})
+        return ProgramPrompt(program.assembly, self.computer.layout, 1 + more, {})
 
-    def outputs(self, features: Tensor, prompt: Prompt) -> dict[str, Tensor]:
+    def outputs(self, features: Tensor, prompt: ProgramPrompt) -> dict[str, Tensor]:
         """A program's answers, by name; refused if it has not come to its halt."""
         counter = int(prompt.counter(features))
         halts = {i.address for i in prompt.assembly.instructions if i.next == i.address}
@@ -147,25 +142,3 @@ class StockComputer(ProgramTarget):
             "the null token",
             "memory: one token per variable and lane",
         ]
-
-
-def _rows(plan: HeadPlan) -> tuple[Tensor, Tensor]:
-    return torch.cat([t.query for t in plan.terms]), torch.cat([t.key for t in plan.terms])
-
-
-def _heads(plan: HeadPlan, names: list[tuple[str, int]], size: int) -> Iterator[Head]:
-    """One plan as heads of a size: the same logit, the values in parts."""
-    queries, keys = _rows(plan)
-    logit = tuple(
-        (Row(_sparse(q, names)), Row(_sparse(k, names))) for q, k in zip(queries, keys, strict=True)
-    )
-    moves = [
-        Move(Row(_sparse(v, names)), _sparse(o, names))
-        for v, o in zip(plan.values, plan.out.T, strict=True)
-    ]
-    for start in range(0, len(moves), size):
-        yield Head(plan.label, logit, tuple(moves[start : start + size]))
-
-
-def _sparse(row: Tensor, names: list[tuple[str, int]]) -> dict[tuple[str, int], float]:
-    return {names[int(i)]: float(row[i]) for i in row.nonzero()[:, 0]}

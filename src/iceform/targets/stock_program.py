@@ -24,17 +24,19 @@ import torch
 from torch import Tensor
 
 from iceform.certificates import Certificate, Enclosure
-from iceform.computer.compile import WRITERS, Program
+from iceform.computer.compile import Program
 from iceform.errors import TargetError
 from iceform.targets.architectures import architecture
+from iceform.targets.bounded_descent import BoundedDescent
+from iceform.targets.causal_descent import CausalDescent
 from iceform.targets.checking import Checked, check
-from iceform.targets.data import Domain
+from iceform.targets.domain import DataDomain
 from iceform.targets.folder import StockModel, write
 from iceform.targets.general_descent import GeneralDescent
 from iceform.targets.layered_program import LayeredProgram
 from iceform.targets.linear_descent import LinearDescent
 from iceform.targets.program_target import ProgramTarget, enclosed, trace
-from iceform.targets.recognised import Descent, recognised
+from iceform.targets.recognised import RecognisedDescent, recognised
 from iceform.targets.stock_computer import StockComputer
 from iceform.targets.target import FeatureTarget, Target
 from iceform.validation import unit_roundoff
@@ -46,7 +48,8 @@ _TYPICAL = 32  # samples
 _ONE_ULP = Fraction(1, 2**52)
 _ALLOWED = (
     "Under a causal mask the samples never see the state. Written for it are full-batch descent on "
-    "least squares (penalty, momentum, any step sizes), and one sample a step for any f "
+    "least squares (penalty, momentum, any step sizes), full-batch descent for any f at 3 n + 1 "
+    'layers a step (mode="full_batch"), and one sample a step for any f '
     "(ice.targets.StochasticDescent); write other programs as an albert or a bert"
 )
 
@@ -205,7 +208,7 @@ class StockDescent(StockProgram):
         numbers = {"lr": lr, "penalty": descent.penalty, "momentum": descent.momentum}
         names = [n for n in numbers if n in spec.defaults]
         held: dict[str, Any] = {name: float(numbers[name]) for name in names}
-        if isinstance(spec, GeneralDescent):
+        if isinstance(spec, BoundedDescent):
             held["f"] = descent.f
         exact = all(Fraction(held[name]) == numbers[name] for name in names) and all(
             eta == lr * rho for eta, rho in zip(descent.steps, ratios, strict=True)
@@ -235,14 +238,14 @@ def write_program(
             "here the layers are one program's steps or instructions: cycles= and beside= are for "
             'mode="prompt", of an albert or a bert'
         )
-    if mode == "descent":
-        return _write_descent(program, name, path, dtype, settings)
+    if mode in ("descent", "full_batch"):
+        return _write_descent(program, name, path, dtype, settings, mode)
     if mode == "weights":
         LayeredProgram.check_architecture(name)
         layered = LayeredProgram.of(program, settings, dtype)
         return StockProgram(write(name, layered, path), program, settings)
     if mode != "prompt":
-        raise TargetError(f'mode is "prompt", "weights" or "descent", got {mode!r}')
+        raise TargetError(f'mode is "prompt", "weights", "descent" or "full_batch", got {mode!r}')
     StockComputer.check_architecture(name)
     if cycles is None:
         each = [(program, settings), *((p, {}) for p in others)]
@@ -255,19 +258,28 @@ def _ratios(spec: Target) -> list[Fraction]:
     """The steps over the step size, as the weights hold them."""
     if isinstance(spec, LinearDescent):
         return [Fraction(rho) for rho in spec.schedule]
-    assert isinstance(spec, GeneralDescent)
+    assert isinstance(spec, BoundedDescent)
     return [Fraction(1)] * spec.steps
 
 
 def _write_descent(
-    program: Program, name: str, path: str | Path, dtype: str, settings: Mapping[str, Any]
+    program: Program,
+    name: str,
+    path: str | Path,
+    dtype: str,
+    settings: Mapping[str, Any],
+    mode: str,
 ) -> StockDescent:
     """Write a program that is recognised as descent."""
     try:
         found = recognised(program.graph, program.parameters(**settings))
     except TargetError as refused:
         raise TargetError(f"{refused}\n{_ALLOWED}") from None
-    spec = _general(program, found, dtype) if found.f else _linear(program, found, dtype)
+    spec: LinearDescent | BoundedDescent
+    if found.f:
+        spec = (_causal if mode == "full_batch" else _general)(program, found, dtype)
+    else:
+        spec = _linear(program, found, dtype)
     spec.check_architecture(name)
     return StockDescent(write(name, spec, path), program, settings)
 
@@ -276,11 +288,11 @@ def _positions(program: Program, a_sample: int, beside: int) -> int:
     return max(_POSITIONS, a_sample * program.samples + beside)
 
 
-def _linear(program: Program, found: Descent, dtype: str) -> LinearDescent:
+def _linear(program: Program, found: RecognisedDescent, dtype: str) -> LinearDescent:
     first = found.steps[0]
     factors = () if len(set(found.steps)) == 1 else tuple(float(s / first) for s in found.steps)
     bound = max(program.domain.x.size, program.domain.y.size)
-    domain = Domain.box(program.graph.dim, min(program.samples, _TYPICAL), bound)
+    domain = DataDomain.box(program.graph.dim, min(program.samples, _TYPICAL), bound)
 
     def made(reach: float) -> LinearDescent:
         positions = _positions(program, 1, 2)
@@ -292,15 +304,19 @@ def _linear(program: Program, found: Descent, dtype: str) -> LinearDescent:
     return min(map(made, _REACHES), key=lambda spec: spec.certificate(domain).error)
 
 
-def _general(program: Program, found: Descent, dtype: str) -> GeneralDescent:
+def _reach(program: Program, found: RecognisedDescent) -> float:
+    """Of the tables: |z| of w = 0 is |y|, and descent makes residuals smaller in the mean."""
     if found.penalty or found.momentum or len(set(found.steps)) != 1:
         raise TargetError(
             f"{program.name} takes steps with a penalty, a momentum or sizes of their own, and the "
-            'two-layer form has none for a nonlinear f; write it as a bert with mode="weights"'
+            'form for a nonlinear f has none; write it as a bert with mode="weights"'
         )
+    return max(1.0, 3 * program.domain.y.size)  # prompts may say more
+
+
+def _general(program: Program, found: RecognisedDescent, dtype: str) -> GeneralDescent:
+    reach = _reach(program, found)
     assert found.f is not None
-    # |z| of w = 0 is |y|, and descent makes residuals smaller in the mean; prompts may say more.
-    reach = max(1.0, 3 * program.domain.y.size)
     made = GeneralDescent(
         program.graph.dim, len(found.steps), dtype=dtype, f=found.f, lr=float(found.steps[0]),
         reach=reach,
@@ -308,4 +324,11 @@ def _general(program: Program, found: Descent, dtype: str) -> GeneralDescent:
     return replace(made, positions=_positions(program, 2, 1 + made.tables().tokens))
 
 
-WRITERS.append(write_program)
+def _causal(program: Program, found: RecognisedDescent, dtype: str) -> CausalDescent:
+    reach = _reach(program, found)
+    assert found.f is not None
+    made = CausalDescent(
+        program.graph.dim, len(found.steps), dtype=dtype, f=found.f, lr=float(found.steps[0]),
+        reach=reach, span=reach, samples=program.samples,
+    )  # fmt: skip
+    return replace(made, positions=_positions(program, 1, 2 + made.tables().tokens))

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from iceform.certificates import Certificate, Enclosure
 from iceform.errors import ProgramError, TargetError
-from iceform.targets.data import Domain
-from iceform.targets.design import Design, Vocabulary, mirrored, unmirrored
+from iceform.heads import Design, Vocabulary
+from iceform.heads.design import mirrored, unmirrored
+from iceform.targets.domain import DataDomain
 from iceform.targets.enclosed import Ball
 from iceform.validation import guard
 
@@ -44,7 +45,7 @@ class Target(ABC):
     kind: ClassVar[str]
     title: ClassVar[str]
     architectures: ClassVar[tuple[str, ...]]
-    why_not: ClassVar[dict[str, str]] = {}
+    unsupported: ClassVar[dict[str, str]] = {}
     defaults: ClassVar[tuple[str, ...]] = ()
     dtype: str
     positions: int
@@ -76,7 +77,7 @@ class Target(ABC):
     def distance(self, value: Tensor, x: Tensor, y: Tensor, **parameters: Any) -> float:
         """How far an answer is from the exact algorithm's."""
 
-    def picked(self, features: Ball, **parameters: Any) -> Ball:
+    def readout(self, features: Ball, **parameters: Any) -> Ball:
         """The answer in features that are known with radii."""
         raise TargetError(f"a {self.kind} has no answer among its features")
 
@@ -105,15 +106,17 @@ class Target(ABC):
         """The tokens of a prompt, in words, in order."""
 
     @abstractmethod
-    def domain(self, x: Tensor, y: Tensor, **parameters: Any) -> Domain:
+    def domain(self, x: Tensor, y: Tensor, **parameters: Any) -> DataDomain:
         """The bounds that hold for these data, as the network sees them."""
 
     @abstractmethod
-    def typical(self) -> Domain | None:
+    def example_domain(self) -> DataDomain | None:
         """The domain that the card quotes; None where runs are certified one by one."""
 
     @abstractmethod
-    def certificate(self, domain: Domain, attention: str = "any", **parameters: Any) -> Certificate:
+    def certificate(
+        self, domain: DataDomain, attention: str = "any", **parameters: Any
+    ) -> Certificate:
         """A proven bound for all data in the domain, with this attention (any: both kinds)."""
 
     def sizes(self) -> dict[str, Any]:
@@ -143,7 +146,7 @@ class Target(ABC):
     def check_architecture(cls, name: str) -> None:
         """Refuse an architecture that cannot hold this, and say why."""
         if name not in cls.architectures:
-            why = cls.why_not.get(name, "nobody has written it for that architecture")
+            why = cls.unsupported.get(name, "nobody has written it for that architecture")
             known = ", ".join(cls.architectures)
             raise TargetError(f"{cls.kind} cannot be a {name}: {why}; use {known}")
 
@@ -171,7 +174,7 @@ class FeatureTarget(Target):
     def reference(self, x: Tensor, y: Tensor, **parameters: Any) -> Tensor:
         """The exact algorithm's answer, rounded once to float64."""
 
-    def picked(self, features: Ball, **parameters: Any) -> Ball:
+    def readout(self, features: Ball, **parameters: Any) -> Ball:
         """Answers that are features themselves; others say what becomes of the radii."""
         return Ball(self.answer(features.center), self.answer(features.radius))
 

@@ -14,7 +14,7 @@ before the one that is being written), **gradient** (pairs of heads, ``linear_de
 (``decoding``). Tokens of coordinate r are a kind of their own, so which coordinate comes next is
 known from the last token.
 
-**Error.** ``out`` is off by one gradient step's error (``linear_account``) for
+**Error.** ``out`` is off by one gradient step's error (``linear_error_bound``) for
 ||w|| <= sqrt(d) bound and by copying; the score by ``Levels.blur``. So every written level is
 within half a step and that of the exact number, and is the nearest one unless the exact number is
 that near to a midpoint.
@@ -32,14 +32,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from iceform.attention import Features
-from iceform.certificates import Certificate, Step
-from iceform.targets.data import Domain
+from iceform.certificates import Certificate, DerivationStep
+from iceform.heads import Design, Features, Head, Move, Row
+from iceform.targets.decimal_reference import linear_steps
 from iceform.targets.decoding import COPIED, Decoder
-from iceform.targets.design import Design, Head, Move, Row
-from iceform.targets.linear_account import LinearAccount
-from iceform.targets.precise import linear_steps
-from iceform.targets.rounding import SECOND_ORDER, Arithmetic
+from iceform.targets.domain import DataDomain
+from iceform.targets.linear_error_bound import LinearErrorBound
+from iceform.targets.rounding import EPSILON, SECOND_ORDER, KernelRounding
 from iceform.validation import check_size
 
 _WRONG = 16.0  # by which levels of a coordinate that does not come next are scored lower
@@ -94,7 +93,7 @@ class WrittenDescent(Decoder):
         gather = tuple(self._gather(k) for k in range(d))
         select = tuple(self._select(k) for k in range(d))
         square = self.square_heads(("begin", *self._coordinates), ("begin", "x", "y"))
-        return Design(features, (gather, self._gradient(), select, square))
+        return Design(features, (gather, self._gradient(), select, square), norm=EPSILON)
 
     def _gather(self, k: int) -> Head:
         last = self.dim - 1
@@ -182,20 +181,28 @@ class WrittenDescent(Decoder):
 
     # ---------------------------------------------------------------------------- the certificate
 
-    def certificate(self, domain: Domain, attention: str = "any", **parameters: Any) -> Certificate:
+    def certificate(
+        self, domain: DataDomain, attention: str = "any", **parameters: Any
+    ) -> Certificate:
         self.check_parameters(parameters)
-        a = Arithmetic(self.torch_dtype, attention)
+        a = KernelRounding(self.torch_dtype, attention)
         error, blur = self._error(domain, a)
         return self.written_as(
             {**domain.describe(), "lr": self.lr, "levels": float(len(self.levels))},
-            a, error, blur,
-            (Step("e", "one gradient step", error, "what the stream's number is off by"),),
+            a,
+            error,
+            blur,
+            (
+                DerivationStep(
+                    "e", "one gradient step", error, "what the stream's number is off by"
+                ),
+            ),
             "written level - exact step from the levels before it",
-        )  # fmt: skip
+        )
 
-    def _error(self, domain: Domain, a: Arithmetic) -> tuple[float, float]:
+    def _error(self, domain: DataDomain, a: KernelRounding) -> tuple[float, float]:
         stream = self.stream(domain)
-        account = LinearAccount(stream, domain, self.recurrence(1, domain), a)
+        account = LinearErrorBound(stream, domain, self.recurrence(1, domain), a)
         w = math.sqrt(self.dim) * self.bound
         size = domain.rows * w + domain.label
         gradient = account.gradient(self.lr, w, size)

@@ -12,12 +12,14 @@ from fractions import Fraction
 
 import pytest
 
+from iceform.arithmetic.balls import balls_of
 from iceform.errors import ProgramError
 from iceform.targets.text.interpreter import (
     LevelArithmetic,
     check,
     execute,
     interpret,
+    is_rounded_function,
     rounded_function,
 )
 from iceform.targets.text.library import TEXTS
@@ -105,8 +107,9 @@ def random_text(sizes: TextSizes, seed: int) -> str:
         return sizes.format.nearest(Fraction(rng.randint(-300, 300), 64))
 
     def operand() -> str:
-        kinds = (rng.choice("abcde"), f"A[{rng.randrange(4)}]", f"B[{rng.choice('ij')}]", number())
-        return rng.choice(kinds)
+        call = f"C({rng.choice('abcdeijn')})"
+        cells = (f"A[{rng.randrange(4)}]", f"B[{rng.choice('ij')}]", call)
+        return rng.choice((rng.choice("abcde"), *cells, number()))
 
     def expression() -> str:
         kind = rng.randrange(8 if sizes.third_operand else 7)
@@ -137,6 +140,7 @@ def random_text(sizes: TextSizes, seed: int) -> str:
     lines.append(f"{count + 4}: j = i goto end")
     data = [f"{name} = {number()}" for name in "abcde"]
     data += [f"{a}[{k}] = {number()}" for a in "AB" for k in range(4)]
+    data += ["C = [" + ", ".join(number() for _ in range(sizes.cells)) + "]"]
     return "\n".join([*lines, *data, f"i = 1 j = {rng.randrange(4)} n = {rng.randint(1, 9)}"])
 
 
@@ -150,9 +154,15 @@ def second_interpreter(sizes: TextSizes, text: str) -> list[str]:
         if match := re.match(r"(\d+): (\S+) = (.*?)( if (\S+) 0)?(?: goto (\w+))?$", line):
             program[int(match[1])] = match
         else:
-            memory.update({n: value[v] for n, v in re.findall(r"(\S+) = (\S+)", line)})
+            for name, values in re.findall(r"([A-Z]) = \[(.*?)\]", line):
+                cells = enumerate(values.split(", "))
+                memory.update({f"{name}[{k}]": value[v] for k, v in cells})
+            memory.update({n: value[v] for n, v in re.findall(r"(\S+) = ([^\s\[]+)", line)})
 
     def place(name: str) -> str:
+        if call := re.fullmatch(r"([A-Z])\((\w+)\)", name):
+            ordered = sorted(range(sizes.cells), key=lambda k: (abs(k - memory[call[2]]), -k))
+            return f"{call[1]}[{ordered[0]}]"
         return re.sub(r"\[([a-z])\]", lambda m: f"[{memory[m[1]]}]", name)
 
     def get(name: str) -> Fraction:
@@ -162,7 +172,7 @@ def second_interpreter(sizes: TextSizes, text: str) -> list[str]:
     while True:
         _, destination, body, _, test, target = program[at].groups()
         names = re.findall(r"-?[A-Za-z0-9][\w.\[\]]*(?!\w*\()", body)
-        if call := re.match(r"(\w+)\((.*)\)", body):
+        if call := re.match(r"([a-z]\w*)\((.*)\)$", body):
             args = [get(name) for name in call[2].split(", ")]
             if len(args) == 2:
                 exact = max(args) if call[1] == "max" else min(args)
@@ -287,3 +297,17 @@ def test_rule_110() -> None:
         code = [4 * a + 2 * b + c for a, b, c in zip(row, row[1:], row[2:], strict=False)]
         row = [0, *((110 >> k) & 1 for k in code), 0]
     assert cells(memory_of("rule 110"), "A", 16) == row
+
+
+def test_a_level_is_a_function_or_it_is_not() -> None:
+    """The quick decision against the rounding itself: the right level, and both neighbours."""
+    form, rng = NumberFormat(5, 4, 4), random.Random(1)
+    levels = form.levels
+    with balls_of(64) as flint:
+        for name in FUNCTIONS:
+            for units in levels:
+                at = levels.index(rounded_function(form, name, units))
+                for other in (at - 1, at, at + 1, rng.randrange(len(levels))):
+                    said = levels[min(max(other, 0), len(levels) - 1)]
+                    expected = said == levels[at]
+                    assert is_rounded_function(flint, form, name, units, said) == expected

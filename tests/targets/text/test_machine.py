@@ -1,8 +1,10 @@
 """The text machine's network against the interpreter, and what is said of it."""
 
+import json
 import math
 import random
 
+import numpy as np
 import pytest
 import torch
 
@@ -10,8 +12,8 @@ import iceform as ice
 from iceform.errors import IceformError
 from iceform.targets.text import TEXTS, TextComputer
 from iceform.targets.text.campaign import Campaign, forced, random_text
-from iceform.targets.text.certificate import MEAN, NORM, ROOT
 from iceform.targets.text.features import TextFeatures
+from iceform.targets.text.proof.stream import MEAN, NORM, ROOT
 from tests.targets.alone import alone
 
 pytest.importorskip("transformers")
@@ -110,23 +112,84 @@ def test_every_function_of_a_literal_and_of_a_variable(small, network):
     assert found.wrong == 0, found.failed
 
 
+def test_a_table_of_ones_own_at_halves_and_beyond_its_ends(small, network):
+    """The nearest cell, ties up, and the first or last one beyond; a call beside a call."""
+    cells = small.sizes.cells
+    around = [k + off for k in range(-1, cells + 1) for off in (-0.5, -0.4921875, 0, 0.4921875)]
+    words = [small.sizes.format.nearest(x) for x in [*around, -127, 127]]
+    table = ", ".join(str(3 * k - 7) for k in range(cells))
+    found, runs = Campaign(), []
+    for start in range(0, len(words), 10):
+        lines = []
+        for w in words[start : start + 10]:
+            lines += [f"{len(lines) + 1}: s = {w}", f"{len(lines) + 2}: r = A(s) + A(r)"]
+        runs.append(small.check("\n".join(lines) + f" goto end\nA = [{table}] r = 1"))
+    forced(network, runs, found)
+    assert found.wrong == 0, found.failed
+
+
 # ------------------------------------------------------------------------------------ folders
 
 
 def test_a_folder_runs_in_a_stock_pipeline_without_iceform(small, tmp_path):
     small.save(tmp_path / "machine")
     text = f"{NEWTON}\n{NEWTON_DATA}"
+    short = "1: B[i] = A(q) goto end\nA = [1, 4, 9] q = 1.5 i = 3"
     code = """
         from transformers import pipeline
-        run = pipeline("text-generation", sys.argv[1])
-        print(run(sys.argv[2], return_full_text=False)[0]["generated_text"])
+        run = pipeline("text-generation", sys.argv[1], batch_size=2)
+        for found in run(sys.argv[2:], return_full_text=False):
+            print(found[0]["generated_text"])
+        torch.manual_seed(0)
+        print(run(sys.argv[3], return_full_text=False, do_sample=True)[0]["generated_text"])
     """
-    said = alone(code, str(tmp_path / "machine"), text)
-    assert said.split() == small.interpret(text).removesuffix("[end]").split()
+    said = alone(code, str(tmp_path / "machine"), text, short).splitlines()
+    expected = [small.interpret(t).removesuffix("[end]").split() for t in (text, short, short)]
+    assert [line.split() for line in said] == expected  # padded on the left; and even drawn
     again = TextComputer.load(tmp_path / "machine")
     assert again.digest == small.digest
     names = {p.name for p in (tmp_path / "machine").iterdir()}
     assert {"ground_truth.json", "generation_config.json", "tokenizer.json", "README.md"} <= names
+
+
+def test_transformer_lens_opens_the_folder(small, tmp_path):
+    """Its logits say the run, and the head that reads a table looks where the truth says."""
+    bridge = pytest.importorskip("transformer_lens.model_bridge", reason="needs transformer-lens")
+    small.save(tmp_path / "machine")
+    opened = bridge.TransformerBridge.boot_transformers(
+        str(tmp_path / "machine"), dtype=torch.float32
+    )
+    text = "1: r = A(q)\n2: s = r * 0.5 goto end\nA = [3, 1, 2] q = 2"
+    run = small.check(text)
+    ids = small.tokenizer(text).input_ids
+    prompt = len(ids)
+    ids = ids + [small.sizes.ids[word] for word in run.words]
+    with torch.no_grad():
+        logits, cache = opened.run_with_cache(torch.tensor([ids]))
+    assert logits[0, prompt - 1 : -1].argmax(-1).tolist() == ids[prompt:]
+    roles = [head["role"] for head in small.ground_truth()["heads"][4]]
+    pattern = cache["blocks.4.attn.hook_pattern"][0, roles.index("read b")]
+    looked = int(pattern[prompt].argmax())  # from 'r =', which comes before the result
+    words = [small.sizes.words[k].text for k in ids]
+    assert words[prompt] == "r ="
+    assert words[looked - 1 : looked + 1] == ["A[2] =", "2"]
+
+
+def test_the_folder_asks_for_greedy_decoding_left_padding_and_its_own_dtype(small, tmp_path):
+    small.save(tmp_path / "machine")
+    read = {n: json.loads((tmp_path / "machine" / f"{n}.json").read_text())
+            for n in ("generation_config", "tokenizer_config", "config")}  # fmt: skip
+    generation = read["generation_config"]
+    assert (generation["do_sample"], generation["num_beams"]) == (False, 1)
+    assert generation["max_length"] == read["tokenizer_config"]["model_max_length"] == 512
+    assert read["tokenizer_config"]["padding_side"] == "left"
+    assert read["config"]["dtype"] == "float32"
+
+
+def test_a_prompt_that_is_too_long_is_refused_before_anything_is_generated(small):
+    data = " ".join(f"A = [{', '.join('0' * 8)}]" for _ in range(32))
+    with pytest.raises(IceformError, match="of 512 positions"):
+        small.run(f"1: c = 7 goto end\n{data}")
 
 
 def test_stock_means_stock(small):
@@ -244,11 +307,8 @@ def test_norms_are_as_taken_for_granted(small, network):
 
 def test_every_level_has_a_code_of_its_own():
     features = TextFeatures(TextComputer(**SMALL).sizes)
-    codes = set()
-    for units in features.format.levels:
-        exponent, digits = features.level_code(units)
-        codes.add(tuple(torch.cat([exponent, *digits]).tolist()))
-    assert len(codes) == features.format.count
+    codes = features.level_codes(np.array(features.format.levels))
+    assert len(torch.cat([*codes.values()], 1).unique(dim=0)) == features.format.count
 
 
 def _scaled(layer, role, part, factor):
@@ -294,6 +354,12 @@ def _word(computer, tensors):
     tensors["transformer.wte.weight"][row, at] += step
 
 
+def _cell(computer, tensors):
+    """A table is read at the wrong cell where its argument is 2.5."""
+    at = computer.features.all["place"].start
+    tensors["transformer.wte.weight"][computer.sizes.ids["2.5"], at] *= -1
+
+
 def _feed_forward(computer, tensors):
     at = computer.features.all["result"].start
     tensors["transformer.h.6.mlp.c_proj.bias"][at] = 0.5
@@ -313,6 +379,7 @@ MUTANTS = {
     "ties go down": _tie,
     "a bit of a factor is lost": _scaled(5, "times", "v", 0.0),
     "a function is wrong at one level": _word,
+    "a table is read at a wrong cell at one level": _cell,
     "a branch is inverted": _scaled(1, "branch", "v", -1.0),
     "the feed-forward map adds something": _feed_forward,
     "a norm is no identity": _norm,

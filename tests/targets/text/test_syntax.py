@@ -103,7 +103,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("1: a = b\x00 goto end", 1, "\x00", "U+0000"),
     ("1: a = tan(b) goto end", 1, "tan(", "Did you mean 'tanh'?"),
     ("1: a = sqr(b) goto end", 1, "sqr(", "Did you mean 'sqrt'?"),
-    ("1: a = softplus(b) goto end", 1, "softplus(", "a table in an array"),
+    ("1: a = softplus(b) goto end", 1, "softplus(", "another one is a table"),
     ("1: a = tanh (b) goto end", 1, "tanh", "no space before the bracket"),
     ("1: a = tanh b goto end", 1, "tanh", "no word"),
     ("1: a = tanh(b goto end", 1, "goto", "close with ')'"),
@@ -126,6 +126,24 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("1: a = 1 goto end\n<0>", 2, "<0>", "no word"),
     ("1: a = 1 goto end\n[end]", 2, "[end]", "no word"),
     ("1: a = 1 goto end\n<s> a = 1", 2, "<s>", "no word"),
+    ("1: y = F(3) goto end", 1, "3", "'F(x)'"),
+    ("1: y = F(x + 1) goto end", 1, "+", "takes one name"),
+    ("1: y = F(A[i]) goto end", 1, "A[i]", "on a line of its own"),
+    ("1: y = F() goto end", 1, ")", "called with a name"),
+    ("1: y = F(x goto end", 1, "goto", "takes one name"),
+    ("1: y = Z(x) goto end", 1, "Z(", "no function 'Z'"),
+    ("1: F(x) = 2 goto end", 1, "F(", "a destination belongs"),
+    ("1: y = 1 goto end\nF = 3", 2, "3", "'F = [0, 1, 4]'"),
+    ("1: y = 1 goto end\nF = [3", 2, "3", "',' or ']' is missing"),
+    ("1: y = 1 goto end\nF = []", 2, "]", "holds numbers"),
+    ("1: y = 1 goto end\nF = [1 2]", 2, "2]", "a comma"),
+    ("1: y = 1 goto end\nF = [1, 2]]", 2, "2]]", "holds numbers"),
+    ("1: y = 1 goto end\nF = [1, a]", 2, "a]", "holds numbers"),
+    ("1: y = 1 goto end\nF = [1, 0.3333]", 2, "0.3333]", "nearest is"),
+    ("1: y = 1 goto end\nf = [1]", 2, "[1]", "hold numbers"),
+    ("1: y = 1 goto end\nF = [" + "1, " * 32 + "1]", 2, "1]", "has 32 cells"),
+    ("1: y = F(x) goto end\nF = [1, 2]", 1, "x", "'x = 0'"),
+    ("1: y = F(x) goto end\nF = [1, 2] x = 8.5", 1, "F(x)", "no value at 9"),
     ("1: a = b goto end", 1, "b", "'b = 0'"),
     ("1: a = A[3] goto end", 1, "A[3]", "'A[3] = 0'"),
     ("1: a = A[i] goto end", 1, "i", "'i = 0'"),
@@ -191,7 +209,20 @@ def test_white_space_and_comments_change_nothing(space: str) -> None:
 
 # --------------------------------------------------------------------- a thousand mutated texts
 
-PIECES = [*"abi=+-*/(),:[]<>0.#\n ", "goto", "if", "end", "tanh(", "A[3]", "A[i] =", "0.25", "<s>"]
+PIECES = [
+    *"abi=+-*/(),:[]<>0.#\n ",
+    "C(i)",
+    ", 3",
+    "C = [1, 2]",
+    "goto",
+    "if",
+    "end",
+    "tanh(",
+    "A[3]",
+    "A[i] =",
+    "0.25",
+    "<s>",
+]
 
 
 def mutated(text: str, rng: random.Random) -> str:

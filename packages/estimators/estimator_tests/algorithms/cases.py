@@ -13,7 +13,7 @@ from torch import Tensor
 from estimator_tests.machine import data
 from estimator_tests.machine.exact import ExactLoss, ExactModel, apart, exact_huber, numbers
 from iceform_estimators import algorithms
-from iceform_estimators.machine import ArraySource, Stream
+from iceform_estimators.machine import ArraySource, Machine
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def run(name: str, kind: str, seed: int, intercept: bool) -> tuple[Any, Tensor, 
     x = (data.REGULAR | data.DEPENDENT)[kind](g)
     y = CASES[name].labels(x, g)
     program = replace(CASES[name].program, fit_intercept=intercept)
-    return program, x, y, Stream(x.shape[1] + 1).run(program, x, y)
+    return program, x, y, Machine(x.shape[1] + 1).run(program, x, y)
 
 
 def measured(x: Tensor, fit: Any, coef: list[arb], intercept: arb) -> float:

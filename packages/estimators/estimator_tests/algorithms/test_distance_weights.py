@@ -9,6 +9,7 @@ import pytest
 import torch
 from sklearn.neighbors import KNeighborsRegressor
 
+from estimator_tests.exact import verify
 from iceform.errors import BoundError
 from iceform.validation import unit_roundoff
 from iceform_estimators import (
@@ -16,7 +17,7 @@ from iceform_estimators import (
     InContextKNeighborsRegressor,
     algorithms,
 )
-from iceform_estimators.machine import Stream
+from iceform_estimators.machine import Machine
 from tests.conformance import flushing
 
 
@@ -42,7 +43,7 @@ def exactly(x, y, query, found) -> Fraction:
 
 def attack(x, y, queries, k) -> None:
     """Answers against exact ones; neighbours are proven elsewhere and taken as found."""
-    fit = Stream(x.shape[1]).run(algorithms.KNeighbors(k, weights="distance"), x, y)
+    fit = Machine(x.shape[1]).run(algorithms.KNeighbors(k, weights="distance"), x, y)
     got, found = fit.predict(queries), fit.predictor.neighbors(queries)
     size = float(y.abs().max())
     assert fit.certificate.error <= 1e-12 * size + 1e-300  # no vacuous bound
@@ -73,7 +74,7 @@ def test_one_tenth_is_not_one_half():
     query = torch.tensor([[math.nextafter(near, 2e6)]], dtype=torch.float64)
     y = torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64)
     share = (query.item() - near) / (far - near)
-    fit = Stream(1).run(algorithms.KNeighbors(2, weights="distance"), x, y)
+    fit = Machine(1).run(algorithms.KNeighbors(2, weights="distance"), x, y)
     assert float(fit.predict(query)) == pytest.approx(share, abs=fit.certificate.error)
 
 
@@ -112,10 +113,10 @@ def test_closer_than_any_normal_number():
 def test_what_cannot_be_squared_is_refused(size):
     x = size * torch.tensor([[0.0], [1.0], [3.0]], dtype=torch.float64)
     with pytest.raises(BoundError, match="multiply the samples by a power of two"):
-        Stream(1).run(algorithms.KNeighbors(2, weights="distance"), x, x[:, 0] / size)
+        Machine(1).run(algorithms.KNeighbors(2, weights="distance"), x, x[:, 0] / size)
     labels = torch.tensor([1e300, 0.0, 1.0], dtype=torch.float64)
     with pytest.raises(BoundError, match="divide the labels by a power of two"):
-        Stream(1).run(algorithms.KNeighbors(2), x / size, labels)
+        Machine(1).run(algorithms.KNeighbors(2), x / size, labels)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -134,8 +135,8 @@ def test_labels_of_any_size_in_any_dtype(program, size, dtype):
     x = torch.randn(12, 2, generator=g, dtype=torch.float64)
     y = size * x.sum(1)
     with flushing():
-        found = Stream(3, dtype=dtype).run(program, x, y)
-    verdict = found.verify()
+        found = Machine(3, dtype=dtype).run(program, x, y)
+    verdict = verify(found)
     assert verdict, (verdict, found.certificate.error)
     near = 60 * unit_roundoff(dtype) * float(y.abs().max()) + 1e-322
     bounds = found.predictor.bounds(x)

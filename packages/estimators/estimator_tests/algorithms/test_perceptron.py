@@ -9,7 +9,7 @@ from flint import arb
 from estimator_tests.machine import data
 from estimator_tests.machine.exact import numbers
 from iceform_estimators import algorithms
-from iceform_estimators.machine import ArraySource, Stream
+from iceform_estimators.machine import ArraySource, Machine
 
 
 def by_the_rule(program, x, y, passes: int) -> tuple[list[arb], arb]:
@@ -39,7 +39,7 @@ def test_answers_are_within_their_certificates(kind, intercept):
     score = data.labels(x, g, noise=0.0)
     y = torch.where(score > score.median() - 0.1, 1.0, -1.0).double()
     program = algorithms.Perceptron(max_passes=60, fit_intercept=intercept)
-    fit = Stream(x.shape[1] + 1).run(program, x, y)
+    fit = Machine(x.shape[1] + 1).run(program, x, y)
     bound = fit.certificate.error
     if not math.isfinite(bound):
         assert "least |margin|" in fit.certificate.explain()
@@ -57,7 +57,7 @@ def test_classes_that_a_plane_separates_are_separated():
     x = data.normal(g, 80, 3)
     y = torch.where(x @ torch.tensor([1.0, -2.0, 0.5]).double() > 0, 1.0, -1.0).double()
     x = x + 0.2 * y[:, None] * torch.tensor([1.0, -2.0, 0.5]).double()
-    fit = Stream(4).run(algorithms.Perceptron(), x, y)
+    fit = Machine(4).run(algorithms.Perceptron(), x, y)
     assert fit.converged
     assert fit.parts["n_mistakes"] == 0
     assert bool(((x @ fit.coef + fit.intercept) * y > 0).all())
@@ -68,6 +68,6 @@ def test_a_sample_on_the_plane_is_no_certainty():
     """Its margin is zero: which side it is on is not decided by the rule's sums."""
     x = torch.tensor([[1.0], [-1.0], [0.0]]).double()
     y = torch.tensor([1.0, -1.0, 1.0]).double()
-    fit = Stream(2).run(algorithms.Perceptron(fit_intercept=False, max_passes=4), x, y)
+    fit = Machine(2).run(algorithms.Perceptron(fit_intercept=False, max_passes=4), x, y)
     assert fit.certificate.error == math.inf
     assert not fit.converged

@@ -8,9 +8,10 @@ from scipy import special
 from scipy.optimize import linprog
 from sklearn.linear_model import QuantileRegressor
 
+from estimator_tests.exact import verify
 from iceform_estimators import algorithms
 from iceform_estimators.algorithms import pinball
-from iceform_estimators.machine import ArraySource, Stream
+from iceform_estimators.machine import ArraySource, Machine
 
 
 def data(n, d, seed, outliers=0.0):
@@ -54,7 +55,7 @@ def pairwise():
 @pytest.mark.parametrize(("n", "d", "q", "outliers"), list(pairwise()))
 def test_the_answer_is_the_linear_program_s(n, d, q, outliers):
     x, y = data(n, d, seed=n + d, outliers=outliers)
-    fit = Stream(d + 1).run(algorithms.Quantile(q), x, y)
+    fit = Machine(d + 1).run(algorithms.Quantile(q), x, y)
     *coef, intercept = off(fit, program(x, y, q))
     assert max(coef) <= fit.certificate.error <= 1e-13 * (1 + outliers)
     assert intercept <= fit.errors["intercept"]
@@ -70,10 +71,10 @@ def test_the_answer_is_the_linear_program_s(n, d, q, outliers):
 def test_the_line_is_known_to_the_last_digit_wherever_the_samples_lie(alpha, away):
     x, y = data(150, 3, seed=5)
     x = x + away
-    fit = Stream(4).run(algorithms.Quantile(0.4, alpha=alpha), x, y)
+    fit = Machine(4).run(algorithms.Quantile(0.4, alpha=alpha), x, y)
     assert fit.certificate.error <= 2**-52 * float(fit.coef.abs().max())
     assert fit.errors["intercept"] <= 2**-52 * abs(float(fit.intercept))
-    assert fit.certificate.verify().holds
+    assert verify(fit.certificate).holds
     assert (
         fit.certificate.terms["rounding"] > 1e3 * fit.certificate.terms["distance to the optimum"]
     )
@@ -98,14 +99,14 @@ def test_what_is_solved_again_is_bounded_by_what_it_is_off_by():
 
 def test_a_rounded_corner_is_said_to_be_one():
     x, y = data(100, 2, seed=1)
-    machine = Stream(3)
+    machine = Machine(3)
     assert (
         "0.05 deviations"
         in machine.run(algorithms.Quantile(0.5, width=0.05), x, y).certificate.domain["objective"]
     )
     fit = machine.run(algorithms.Quantile(0.5, alpha=0.1, width=0.2), x, y)
     assert "0.2 deviations" in fit.certificate.domain["objective"]
-    assert fit.certificate.verify().holds
+    assert verify(fit.certificate).holds
 
 
 @pytest.mark.parametrize("intercept", [True, False])
@@ -116,14 +117,14 @@ def test_a_penalty_is_on_absolute_values_and_its_zeros_are_proven(q, alpha, inte
     weights = torch.from_numpy(np.random.default_rng(4).uniform(0.5, 2, len(y)))
     for given in (None, weights):
         model = algorithms.Quantile(q, alpha=alpha, fit_intercept=intercept)
-        fit = Stream(5).run(model, ArraySource(x, y, weights=given))
+        fit = Machine(5).run(model, ArraySource(x, y, weights=given))
         theirs = QuantileRegressor(quantile=q, alpha=alpha, fit_intercept=intercept)
         theirs.fit(x, y, sample_weight=None if given is None else given.numpy())
         assert "objective" not in fit.certificate.domain
         assert ((fit.coef == 0).numpy() == (np.abs(theirs.coef_) < 1e-12)).all()
         np.testing.assert_allclose(fit.coef.numpy(), theirs.coef_, rtol=0, atol=1e-10)
         assert float(fit.intercept) == pytest.approx(theirs.intercept_, abs=1e-10)
-        assert fit.certificate.verify().holds
+        assert verify(fit.certificate).holds
     assert bool((fit.coef == 0).any())
 
 
@@ -134,19 +135,19 @@ def test_where_no_line_is_the_only_one_nothing_is_claimed_of_the_sharp_corner(ki
         x = torch.zeros_like(x)
     else:
         x, y = (2 * x).round(), (2 * y).round()
-    certificate = Stream(2).run(algorithms.Quantile(), x, y).certificate
+    certificate = Machine(2).run(algorithms.Quantile(), x, y).certificate
     assert "rounded" in certificate.domain["objective"]
     if kind == "even":  # of the other nothing is bounded but the objective
-        penalised = Stream(2).run(algorithms.Quantile(alpha=0.05), x, y).certificate
+        penalised = Machine(2).run(algorithms.Quantile(alpha=0.05), x, y).certificate
         assert "rounded" in penalised.domain["objective"]
-        assert certificate.verify().holds
-        assert penalised.verify().holds
+        assert verify(certificate).holds
+        assert verify(penalised).holds
 
 
 def test_samples_that_occur_twice_are_the_same_line():
     x, y = data(41, 1, seed=3)
-    once = Stream(2).run(algorithms.Quantile(), x, y)
-    twice = Stream(2).run(algorithms.Quantile(), torch.cat([x, x]), torch.cat([y, y]))
+    once = Machine(2).run(algorithms.Quantile(), x, y)
+    twice = Machine(2).run(algorithms.Quantile(), torch.cat([x, x]), torch.cat([y, y]))
     for found in (once, twice):
         assert "objective" not in found.certificate.domain
     apart = float((once.coef - twice.coef).abs().max())
@@ -157,7 +158,7 @@ def test_samples_that_occur_twice_are_the_same_line():
 def test_a_line_through_other_samples_is_not_taken_for_the_optimum(moved):
     """It goes through as many samples; only their weights tell."""
     x, y = data(80, 2, seed=5)
-    machine = Stream(3)
+    machine = Machine(3)
     problem = algorithms.Quantile().problem(machine.start(), ArraySource(x, y))
     best = machine.run(algorithms.Quantile(), x, y)
     exact = program(x, y, 0.5)
@@ -216,7 +217,7 @@ def value(x, y, coef, intercept, q, alpha):
 def test_a_penalised_line_is_the_best_of_odd_data(kind, q, alpha):
     """Proven of the sharp problem: its coefficients, or how far it is above the least value."""
     x, y = odd(kind)
-    fit = Stream(x.shape[1] + 1).run(algorithms.Quantile(q, alpha=alpha), x, y)
+    fit = Machine(x.shape[1] + 1).run(algorithms.Quantile(q, alpha=alpha), x, y)
     theirs = QuantileRegressor(quantile=q, alpha=alpha).fit(x, y)
     coef, intercept = torch.from_numpy(theirs.coef_), float(theirs.intercept_)
     best = value(x, y, coef, intercept, q, alpha)
@@ -234,7 +235,7 @@ def test_a_penalised_line_is_the_best_of_odd_data(kind, q, alpha):
 def test_a_penalised_line_with_a_rounded_corner_is_proven(kind, width):
     x, y = odd(kind)
     q, alpha = 0.9, 0.003
-    fit = Stream(x.shape[1] + 1).run(algorithms.Quantile(q, alpha=alpha, width=width), x, y)
+    fit = Machine(x.shape[1] + 1).run(algorithms.Quantile(q, alpha=alpha, width=width), x, y)
     assert fit.converged
     if kind == "a copy":  # which of the two has how much is open
         assert fit.certificate.excess.bound <= 1e-6
@@ -254,7 +255,7 @@ def test_a_penalised_line_with_a_rounded_corner_is_proven(kind, width):
 def test_the_least_value_of_the_sharp_problem_is_bounded_by_its_dual():
     """Of any line, however bad."""
     x, y = odd("on a grid")
-    model, machine = algorithms.Quantile(0.7, alpha=0.01), Stream(7)
+    model, machine = algorithms.Quantile(0.7, alpha=0.01), Machine(7)
     problem = model.problem(machine.start(), ArraySource(x, y))
     thresholds = model.thresholds(problem.scaling)
     theirs = QuantileRegressor(quantile=0.7, alpha=0.01).fit(x, y)
@@ -271,7 +272,7 @@ def test_an_excess_is_in_units_of_the_labels():
     x, y = data(40, 3, 5)
     x = torch.cat([x, x[:, :1] + 1e-9 * y[:, None]], 1)  # no curvature tells the first two apart
     model = algorithms.Quantile(0.5, width=0.05)
-    found = [Stream(5).run(model, ArraySource(x, c * y)) for c in (1.0, 2.0**-20)]
+    found = [Machine(5).run(model, ArraySource(x, c * y)) for c in (1.0, 2.0**-20)]
     large, small = (run.certificate.excess.bound for run in found)
     assert large > 0
     assert small == large * 2.0**-20

@@ -7,14 +7,13 @@ import pytest
 import torch
 
 import iceform_estimators
-from estimator_tests.algorithms.conformance.data import example, machine, made
-from iceform.backends import primitives, windowed
 from iceform.errors import PrecisionError
-from iceform.interpolation import Interpolant
+from iceform.run import primitives, windowed
+from iceform.tables import Interpolant
 from iceform_estimators import algorithms
+from iceform_estimators.algorithms.index_codes import IndexCodes
 from iceform_estimators.algorithms.neighbours import NeighborsMemory
-from iceform_estimators.algorithms.places import Places
-from iceform_estimators.machine import Stream
+from iceform_estimators.machine import Machine
 
 PROGRAMS = {
     "neighbours": algorithms.KNeighbors(3),
@@ -63,7 +62,7 @@ def data(rows: int = 40) -> tuple[torch.Tensor, torch.Tensor]:
 def test_without_softmax_and_look_ups_no_answer_comes_back(name, backend, monkeypatch):
     """Not from a new fit, and not from one that was made before."""
     x, y = data()
-    stream = Stream(4, backend=backend)
+    stream = Machine(4, backend=backend)
     before = stream.run(PROGRAMS[name], x, y)
     take_out(monkeypatch)
     with pytest.raises(GoneError):
@@ -72,21 +71,10 @@ def test_without_softmax_and_look_ups_no_answer_comes_back(name, backend, monkey
         before.predict(x[:5])
 
 
-@pytest.mark.parametrize("name", ["kernel", "ridge"])
-def test_nor_from_a_machine_in_rows(name, monkeypatch):
-    program = made(name, "rows")
-    x, y = example(program, "rows")
-    used = machine("rows", x, program, "fused")
-    assert bool(used.run(program, x, y).value.isfinite().all())
-    take_out(monkeypatch)
-    with pytest.raises(GoneError):
-        used.run(program, x, y).value  # noqa: B018
-
-
 def test_softmax_alone_is_enough_to_stop_the_reads(monkeypatch):
     """Backends as they are: what they attend with is torch.softmax."""
     x, y = data(400)
-    memory = Stream(4).run(algorithms.KNeighbors(3), x, y).predictor
+    memory = Machine(4).run(algorithms.KNeighbors(3), x, y).predictor
     monkeypatch.setattr(torch, "softmax", gone)
     with pytest.raises(GoneError):
         memory.neighbors(x[:3])
@@ -105,7 +93,7 @@ def test_literal_prompts_find_the_same_neighbours(weights):
     want = torch.sort(squares, dim=1, stable=True).indices[:, :4]
     program, answers = algorithms.KNeighbors(4, weights=weights), []
     for backend in ("literal", "fused"):
-        fit = Stream(2, samples=2, tokens=14, backend=backend).run(program, x, y)
+        fit = Machine(2, samples=2, tokens=14, backend=backend).run(program, x, y)
         assert torch.equal(fit.predictor.neighbors(points), want)
         answers.append((fit.predict(points), fit.certificate.error))
     (one, first), (two, second) = answers
@@ -115,7 +103,7 @@ def test_literal_prompts_find_the_same_neighbours(weights):
 def test_what_is_hidden_and_replaced_decides(monkeypatch):
     """The reads see what the prompt holds: another sample in its place, another answer."""
     x, y = data()
-    memory = Stream(4).run(algorithms.KNeighbors(1), x, y).predictor
+    memory = Machine(4).run(algorithms.KNeighbors(1), x, y).predictor
     point = x[:1] + 1e-3
     assert memory.neighbors(point).tolist() == [[0]]
     moved = replace(memory, x=torch.cat([memory.x[1:], memory.x[:1]]))
@@ -127,7 +115,7 @@ def test_neighbours_in_float32():
     """Fewer digits of the numbers fit into a read: more columns are read."""
     x, y = data(300)
     points = x[:20] + 0.01
-    fits = [Stream(4, dtype=d).run(algorithms.KNeighbors(3), x, y)
+    fits = [Machine(4, dtype=d).run(algorithms.KNeighbors(3), x, y)
             for d in (torch.float32, torch.float64)]  # fmt: skip
     single, double = (fit.predictor.neighbors(points) for fit in fits)
     assert torch.equal(single, double)
@@ -141,9 +129,9 @@ def test_neighbours_in_float32():
 def test_numbers_are_read_back_and_mixtures_are_told(count, dtype):
     if dtype == torch.float32 and count > 5000:
         with pytest.raises(PrecisionError, match=r"use dtype=torch\.float64"):
-            Places.of(count, dtype)
+            IndexCodes.of(count, dtype)
         return
-    places = Places.of(count, dtype)
+    places = IndexCodes.of(count, dtype)
     values = places.values(torch.zeros(1, dtype=dtype))
     assert values.abs().max() <= 1
     one = torch.tensor([0, count // 3, count - 1])
@@ -162,7 +150,7 @@ def test_numbers_are_read_back_and_mixtures_are_told(count, dtype):
 
 def test_the_ledger_and_the_attestation_are_of_reads():
     x, y = data()
-    fit = Stream(4).run(algorithms.KNeighbors(3), x, y)
+    fit = Machine(4).run(algorithms.KNeighbors(3), x, y)
     assert fit.attestation.ok
     assert fit.attestation.rows > 0
     assert fit.passes == 4
@@ -177,6 +165,6 @@ def test_the_first_prompt_is_a_read():
     stream = iceform_estimators.Machine(4, layout="stream")
     program = algorithms.KNeighbors(3)
     rows = stream.network(stream.prompt(program, x, y).tokens)[stream.samples :]
-    number, clear, _ = Places.of(len(x), torch.float64).read(rows[:, :2])
+    number, clear, _ = IndexCodes.of(len(x), torch.float64).read(rows[:, :2])
     assert bool(clear.all())
     assert number.tolist() == list(range(stream.samples))

@@ -7,14 +7,13 @@ import pytest
 from sklearn import metrics
 
 import iceform_estimators as ice
-from iceform_estimators.command.running.passes import scores_of
+from iceform_estimators.command.running import scores_of
 
 
 def scored(model, x, y, held_out, wanted):
     model.fit(x, y)
-    settings = SimpleNamespace(entry=model.algorithm)
-    data = SimpleNamespace(scored_y=wanted, scored_x=held_out, x={"train": x})
-    found = scores_of(settings, data, model, model.predict(held_out), None)
+    data = SimpleNamespace(scored="test", x={"train": x, "test": held_out}, y={"test": wanted})
+    found = scores_of(model.algorithm, data, model, None)
     return {score.name: score.ours for score in found}, model.predict(held_out)
 
 

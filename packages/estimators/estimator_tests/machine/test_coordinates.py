@@ -5,11 +5,11 @@ from itertools import pairwise
 import pytest
 import torch
 
-from iceform.attention import LookUps
+from iceform.heads import LookUps
 from iceform_estimators import algorithms
 from iceform_estimators.algorithms.linear import LinearModel
-from iceform_estimators.algorithms.recursion import Recursion
-from iceform_estimators.machine import ArraySource, Running, Stream
+from iceform_estimators.algorithms.recursive_least_squares import Recursion
+from iceform_estimators.machine import ArraySource, Machine, MachineRun
 from iceform_estimators.machine.problem import metric_of
 
 ROWS = 60
@@ -29,14 +29,14 @@ def data(labels: str = "number") -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.fixture
 def passes(monkeypatch) -> list[tuple[LookUps, torch.Tensor]]:
     """What every pass of a run asked, and what came back."""
-    seen, total = [], Running.total
+    seen, total = [], MachineRun.total
 
     def watched(self, prompt):
         out = total(self, prompt)
         seen.append((prompt, out))
         return out
 
-    monkeypatch.setattr(Running, "total", watched)
+    monkeypatch.setattr(MachineRun, "total", watched)
     return seen
 
 
@@ -49,7 +49,7 @@ NEWTON = {
 def test_a_pass_is_a_gradient_step_on_samples_that_are_white(passes):
     """The next u is this one less what came back, over n: no matrix is applied to it."""
     x, y = data()
-    fit = Stream(4).run(algorithms.LinearRegression(tol=1e-14), x, y)
+    fit = Machine(4).run(algorithms.LinearRegression(tol=1e-14), x, y)
     assert len(passes) == fit.passes >= 2
     for prompt, _ in passes:
         white = prompt.x.mT @ prompt.x / ROWS
@@ -66,7 +66,7 @@ def test_a_pass_is_a_gradient_step_on_samples_that_are_white(passes):
 def test_where_the_curvature_changes_each_pass_has_its_own(name, passes):
     program, labels = NEWTON[name]
     x, y = data(labels)
-    fit = Stream(4).run(program, x, y)
+    fit = Machine(4).run(program, x, y)
     bend = program.loss().curvature.bend
     apart = [
         float(((p.x * bend(p.residuals())[:, None]).mT @ p.x / ROWS - torch.eye(4)).abs().max())
@@ -94,7 +94,7 @@ def test_where_the_curvature_changes_each_pass_has_its_own(name, passes):
 def test_the_prompt_that_is_shown_is_the_one_that_ran(program: LinearModel, passes):
     """Its table may reach less far: the run's covers all samples, this one's the first."""
     x, y = data("class" if program.name == "logistic" else "number")
-    machine = Stream(4)
+    machine = Machine(4)
     machine.run(program, x, y)
     ran = passes[0][0].part(slice(0, machine.samples))
     shown = program.opening(machine.start(), ArraySource(x, y))
@@ -106,7 +106,7 @@ def test_the_prompt_that_is_shown_is_the_one_that_ran(program: LinearModel, pass
 def test_dependent_columns_leave_directions_that_are_not_stepped_along():
     x, y = data()
     x = torch.cat([x, x[:, :1] - 2 * x[:, 1:2]], 1)
-    running = Stream(5).start()
+    running = Machine(5).start()
     problem = algorithms.LinearRegression().problem(running, ArraySource(x, y))
     within = metric_of(problem.hessian(problem.start()), ROWS).coordinates
     w = torch.linspace(-1, 1, 5, dtype=torch.float64)
@@ -122,7 +122,7 @@ def test_several_classes_have_their_sums_in_the_prompt_too(passes):
     """All that is done to what comes back is adding it up: it is the slope in u."""
     x, _ = data()
     y = torch.arange(ROWS).double() % 3
-    running = Stream(4).start()
+    running = Machine(4).start()
     problem = algorithms.Logistic(C=2.0, classes=3)._choices(running, ArraySource(x, y))
     w = torch.linspace(-1, 1, 8, dtype=torch.float64)
     within = metric_of(problem.hessian(w), ROWS).coordinates
@@ -146,7 +146,7 @@ def test_several_classes_have_their_sums_in_the_prompt_too(passes):
 
 def test_batches_are_written_in_coordinates_of_all_so_far(passes):
     x, y = data()
-    recursion, machine = Recursion(alpha=0.0), Stream(4)
+    recursion, machine = Recursion(alpha=0.0), Machine(4)
     steps, before = [], torch.zeros(4, dtype=torch.float64)
     for part in (slice(0, 25), slice(25, ROWS)):
         fit = recursion.update(machine.start(), ArraySource(x[part], y[part]))

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from iceform import validation
-from iceform.backends import primitives
+from iceform.run import primitives
 from iceform_estimators import algorithms
-from iceform_estimators.machine import ArraySource, Stream
+from iceform_estimators.machine import ArraySource, Machine
 from tests.elsewhere import Elsewhere, MixedError, here, is_there, there
 
 
@@ -62,7 +62,7 @@ def test_mixing_is_noticed():
 def test_an_algorithm_stays_where_its_data_are(name):
     program, which = FITS[name]
     x, y = data()[which]
-    machine = Stream(5)
+    machine = Machine(5)
     one = machine.run(program, x, y)
     with Elsewhere():
         other = machine.run(program, there(x.clone()), there(y.clone()))
@@ -82,7 +82,7 @@ def test_weights_and_estimators():
     plain = InContextRidge().fit(x, y, torch.linspace(1, 2, 60))
     with Elsewhere():
         far, labels, weights = (there(t.clone()) for t in (x, y, torch.linspace(1, 2, 60).double()))
-        weighed = Stream(4).run(algorithms.Ridge(1.0), ArraySource(far, labels, weights=weights))
+        weighed = Machine(4).run(algorithms.Ridge(1.0), ArraySource(far, labels, weights=weights))
         tensors = InContextRidge().fit(far, labels, weights)
         arrays = InContextRidge(device="cuda").fit(x.numpy(), y.numpy(), torch.linspace(1, 2, 60))
         found = [weighed.coef.cpu().numpy(), tensors.coef_, arrays.coef_]

@@ -10,9 +10,9 @@ import math
 import pytest
 import torch
 
-from iceform.functions.losses import loss_named
+from iceform.expressions.losses import loss_named
 from iceform_estimators.machine import ArraySource, LinearProblem, Scaling
-from iceform_estimators.machine.objective import held_by_penalty, nearby
+from iceform_estimators.machine.convexity_bounds import held_by_penalty, nearby
 from iceform_estimators.machine.problem import Metric, metric_of
 from iceform_estimators.machine.proofs import Newton, enclose, norm_of
 

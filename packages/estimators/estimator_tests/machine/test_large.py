@@ -11,7 +11,7 @@ import torch
 
 from iceform_estimators import ArraySource
 from iceform_estimators.algorithms import Recursion, Ridge
-from iceform_estimators.machine import Stream
+from iceform_estimators.machine import Machine
 from iceform_estimators.machine.problem import Scaling
 from iceform_estimators.machine.sources import fold, longest_chain, rows_at_once
 
@@ -77,7 +77,7 @@ def test_second_moments_are_those_of_the_scaled_samples(intercept, offset):
 def test_means_far_from_the_data_are_not_trusted():
     source = ArraySource(*data(offset=1e8))
     assert Scaling.of(source, intercept=True).second_moments(source) is None
-    found = Stream(8).run(Ridge(fit_intercept=True), source)
+    found = Machine(8).run(Ridge(fit_intercept=True), source)
     assert found.certificate.error < 1e-3
 
 
@@ -100,8 +100,8 @@ def test_fold_keeps_the_order_and_its_chain_short(count):
 def test_ridge_does_not_depend_on_the_chunks(chunk):
     x, y = data()
     program = Ridge(fit_intercept=True)
-    whole = Stream(8).run(program, ArraySource(x, y, len(x)))
-    parts = Stream(8).run(program, ArraySource(x, y, chunk))
+    whole = Machine(8).run(program, ArraySource(x, y, len(x)))
+    parts = Machine(8).run(program, ArraySource(x, y, chunk))
     bound = whole.certificate.error + parts.certificate.error
     assert float((whole.coef - parts.coef).abs().max()) <= bound
 
@@ -125,12 +125,12 @@ def test_sweeps_leave_the_number_of_threads_alone():
 def test_a_pass_is_as_short_as_its_labels_allow():
     """The table covers the labels from the start, so no pass is spent on finding out."""
     x, y = data()
-    assert Stream(8).run(Ridge(fit_intercept=True), x, y * 1e6).passes == 2
+    assert Machine(8).run(Ridge(fit_intercept=True), x, y * 1e6).passes == 2
 
 
 def test_recursion_in_batches_is_the_whole():
     x, y = data()
-    machine = Stream(8)
+    machine = Machine(8)
     whole = machine.run(Ridge(fit_intercept=True), x, y)
     recursion = Recursion(1.0)
     for part in torch.split(torch.arange(len(x)), 700):

@@ -6,7 +6,7 @@ import torch
 from estimator_tests.machine import data
 from iceform.errors import PrecisionError
 from iceform_estimators import algorithms
-from iceform_estimators.machine import ArraySource, Stream
+from iceform_estimators.machine import ArraySource, Machine
 from iceform_estimators.machine import problem as problems
 from iceform_estimators.machine.problem import Encoding
 
@@ -24,7 +24,7 @@ def prepared(name: str, chunk: int | None = None):
     x = data.normal(g, 40, 3)
     y = (x[:, 0] > 0).double()
     y = 2 * y - 1 if name == "squared_hinge" else y
-    return MODELS[name].problem(Stream(4).start(), ArraySource(x, y, chunk)), g
+    return MODELS[name].problem(Machine(4).start(), ArraySource(x, y, chunk)), g
 
 
 def by_autograd(problem, w: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,7 @@
 import torch
 
 import iceform as ice
-from iceform.attention import Layout, LookUps
+from iceform.heads import LookUpLayout, LookUps
 
 F64 = torch.float64
 N, D = 8, 3
@@ -16,7 +16,7 @@ def drawn(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def look_ups(*data: torch.Tensor) -> LookUps:
-    return LookUps(Layout(D, N, 65), ice.Interpolant.fit(torch.tanh, -6, 6, 1e-3), *data)
+    return LookUps(LookUpLayout(D, N, 65), ice.Interpolant.fit(torch.tanh, -6, 6, 1e-3), *data)
 
 
 def test_what_is_the_programs_is_the_same_for_all_data():

@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from estimator_tests.algorithms.cases import CASES
+from estimator_tests.exact import verify
 from estimator_tests.machine import data
 from estimator_tests.machine.exact import NoOptimumError, apart, numbers
 from iceform_estimators import algorithms
-from iceform_estimators.algorithms.robust import _prove, _Scale
-from iceform_estimators.algorithms.sparse import prove_sparse
-from iceform_estimators.machine import ArraySource, Stream
+from iceform_estimators.algorithms.elastic_net import prove_sparse
+from iceform_estimators.algorithms.huber import _prove, _Scale
+from iceform_estimators.machine import ArraySource, Machine
 from iceform_estimators.machine.problem import Metric, metric_of
 from iceform_estimators.machine.proofs import DEPENDENT, enclose, lower, prove
 
@@ -28,7 +29,7 @@ def prepared(name: str, kind: str, seed: int):
     x = (data.REGULAR | data.DEPENDENT)[kind](g)
     y = CASES[name].labels(x, g)
     program = replace(CASES[name].program, fit_intercept=True)
-    fit = Stream(x.shape[1] + 1).run(program, x, y)
+    fit = Machine(x.shape[1] + 1).run(program, x, y)
     coef, intercept = CASES[name].exact(program, x, y, fit)
     return g, x, y, program, fit, [*coef, intercept]
 
@@ -60,7 +61,7 @@ def test_proofs_hold_at_wrong_points(name):
             g, x, y, program, fit, exact = prepared(name, kind, 0)
         except NoOptimumError:
             continue
-        problem = program.problem(Stream(x.shape[1] + 1).start(), ArraySource(x, y, chunk=17))
+        problem = program.problem(Machine(x.shape[1] + 1).start(), ArraySource(x, y, chunk=17))
         for far, w in wrong_points(scaled(problem.scaling, fit), g):
             found += check(prove(problem, w), problem.scaling, w, exact, (name, kind, far))
     assert found >= len(KINDS), found
@@ -82,7 +83,7 @@ def test_sparse_proofs_hold_at_wrong_points(name):
             g, x, y, program, fit, exact = prepared(name, kind, 0)
         except NoOptimumError:
             continue
-        problem = program.problem(Stream(x.shape[1] + 1).start(), ArraySource(x, y, chunk=17))
+        problem = program.problem(Machine(x.shape[1] + 1).start(), ArraySource(x, y, chunk=17))
         scaling = problem.scaling
         t = program.alpha * program.l1_ratio / (scaling.scale * scaling.size)
         thresholds = torch.cat([t, t.new_zeros(1)])
@@ -113,7 +114,7 @@ def test_hubers_proof_holds_at_wrong_points_and_scales():
     finite = 0
     for kind in ["normal", "mixed sizes"]:
         g, x, y, program, fit, exact = prepared("Huber", kind, 0)
-        search = _Scale(program, Stream(x.shape[1] + 1).start(), ArraySource(x, y, chunk=17))
+        search = _Scale(program, Machine(x.shape[1] + 1).start(), ArraySource(x, y, chunk=17))
         sigma = fit.parts["scale"] / search.base.size
         for far in (0.0, 1e-12, 1e-9, 1e-6, 1e-3, 0.3):
             moved = sigma * (1 + far * float(data.normal(g, 1)))
@@ -136,7 +137,7 @@ def test_the_gradient_is_enclosed():
         x = data.REGULAR[kind](g)
         y = CASES["Logistic"].labels(x, g)
         program = algorithms.Logistic(1.0)
-        problem = program.problem(Stream(x.shape[1] + 1).start(), ArraySource(x, y, chunk=13))
+        problem = program.problem(Machine(x.shape[1] + 1).start(), ArraySource(x, y, chunk=13))
         for size in (0.0, 1.0, 30.0):
             w = size * data.normal(g, problem.dim)
             gradient, error, hessian, slips = enclose(problem, w)
@@ -226,7 +227,7 @@ def test_nearly_dependent_features_are_told_apart(apart_by):
     x = data.normal(g, 50, 3)
     x[:, 2] = x[:, 0] + apart_by * x[:, 2]
     y = data.normal(g, 50)
-    fit = Stream(4).run(algorithms.LinearRegression(fit_intercept=True), x, y)
+    fit = Machine(4).run(algorithms.LinearRegression(fit_intercept=True), x, y)
     exact = least_squares(x, y)
     off = apart(fit.coef, exact[:3])
     assert off <= fit.certificate.error <= 100 * off + 1e-12 * float(fit.coef.abs().max())
@@ -249,18 +250,18 @@ def test_features_that_cannot_be_told_apart_are_not_said_to_depend_on_each_other
     x = data.normal(g, 50, 3)
     y = data.normal(g, 50)
     x[:, 2] = x[:, 0] + x[:, 1] / 2
-    rounded = Stream(4).run(algorithms.LinearRegression(fit_intercept=True), x, y).certificate
+    rounded = Machine(4).run(algorithms.LinearRegression(fit_intercept=True), x, y).certificate
     assert rounded.kind == "estimated"
     assert rounded.assumptions == (DEPENDENT,)
     x = (8 * x).round()
     x[:, 2] = 2 * x[:, 0] + x[:, 1] / 2 - 3
-    exact = Stream(4).run(algorithms.LinearRegression(fit_intercept=True), x, y).certificate
+    exact = Machine(4).run(algorithms.LinearRegression(fit_intercept=True), x, y).certificate
     assert exact.kind == "proven"
     assert not exact.assumptions
     assert exact.error < 1e-10
     assert "fitted values" in exact.domain["what"]
     x[0, 2] += 2.0**-47  # one sample, in its last digits
-    other = Stream(4).run(algorithms.LinearRegression(fit_intercept=True), x, y).certificate
+    other = Machine(4).run(algorithms.LinearRegression(fit_intercept=True), x, y).certificate
     assert other.kind == "estimated"
 
 
@@ -269,7 +270,7 @@ def test_a_column_twice_gives_the_solution_of_least_norm():
     x = data.normal(g, 40, 3)
     twice = torch.cat([x, 4 * x[:, :1]], 1)
     y = data.labels(x, g)
-    machine = Stream(5)
+    machine = Machine(5)
     fit = machine.run(algorithms.LinearRegression(fit_intercept=True), twice, y)
     centred = twice - twice.mean(0)
     least = torch.linalg.pinv(centred) @ (y - y.mean())
@@ -285,7 +286,7 @@ def test_curved_losses_on_nearly_dependent_features(name, apart_by):
     x[:, 2] = x[:, 0] + apart_by * x[:, 2]
     y = CASES[name].labels(0.3 * x, g)
     plain = replace(CASES[name].program, **({"C": 1e14} if name == "Logistic" else {"alpha": 0.0}))
-    fit = Stream(4).run(plain, x, y)
+    fit = Machine(4).run(plain, x, y)
     coef, _ = CASES[name].exact(plain, x, y, fit)
     assert apart(fit.coef, coef) <= fit.certificate.error
     assert fit.certificate.error < math.inf
@@ -304,8 +305,8 @@ def test_eigenvalues_that_are_wrong_make_no_bound_too_small(name, monkeypatch):
         values, vectors = right(matrix, *arguments)
         return values * 1e4, vectors
 
-    fit = Stream(5).run(case.program, x, y)
-    problem = case.program.problem(Stream(5).start(), ArraySource(x, y))
+    fit = Machine(5).run(case.program, x, y)
+    problem = case.program.problem(Machine(5).start(), ArraySource(x, y))
     w = problem.scaling.scaled(fit.coef, fit.intercept) + 1e-7
     honest = prove(problem, w).radius
     monkeypatch.setattr(torch.linalg, "eigh", wrong)
@@ -323,7 +324,7 @@ def test_hubers_scale_that_falls_to_zero(seed):
     x = data.REGULAR["few samples"](g)
     y = data.labels(x, g)
     program = algorithms.Huber(1.35, 1e-4)
-    fit = Stream(4).run(program, x, y)
+    fit = Machine(4).run(program, x, y)
     certificate = fit.certificate
     assert certificate.kind == "proven"
     assert certificate.error < 0.1
@@ -342,6 +343,6 @@ def test_hubers_scale_that_falls_to_zero(seed):
         best = min(best, value(moved, fit.intercept, scale))
     assert found - best <= certificate.excess.bound + 8 * math.ulp(found)
     assert certificate.excess.bound <= 1e-7 * found
-    verdict = fit.verify()  # by the dual again
+    verdict = verify(fit)  # by the dual again
     assert verdict
     assert verdict.measured > 0.5 * verdict.certified

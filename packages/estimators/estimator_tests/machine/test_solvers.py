@@ -11,7 +11,7 @@ from estimator_tests.algorithms.cases import CASES
 from estimator_tests.machine import data
 from iceform.errors import BoundError, IceformError, ProgramError
 from iceform_estimators import algorithms
-from iceform_estimators.machine import ArraySource, Stream
+from iceform_estimators.machine import ArraySource, Machine
 from iceform_estimators.machine.solvers import PRECONDITIONERS, minimise
 
 # Equal up to the two certificates, that is.
@@ -19,7 +19,7 @@ PROGRAMS = {name: replace(case.program, fit_intercept=True) for name, case in CA
 
 
 def fitted(name: str, x: torch.Tensor, y: torch.Tensor, chunk: int | None = None):
-    return Stream(x.shape[1] + 1).run(PROGRAMS[name], ArraySource(x, y, chunk))
+    return Machine(x.shape[1] + 1).run(PROGRAMS[name], ArraySource(x, y, chunk))
 
 
 def table(name: str, seed: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
@@ -70,7 +70,7 @@ SCALED = {
 @pytest.mark.parametrize("c", [1e-7, 37.0])
 def test_scaled_labels_scale_the_coefficients(name, c):
     x, y = table("Ridge")
-    machine = Stream(5)
+    machine = Machine(5)
     one, other = machine.run(SCALED[name](1.0), x, y), machine.run(SCALED[name](c), x, c * y)
     off = float((c * one.coef - other.coef).abs().max())
     rounding = 1e-14 * c * float(one.coef.abs().max())
@@ -92,7 +92,7 @@ def test_scaled_columns_unscale_the_coefficients(name):
 def test_every_preconditioner_comes_to_the_same_end(name, how):
     x, y = table(name)
     program = replace(PROGRAMS[name], precondition=how, max_passes=5000)
-    found = Stream(5).run(program, x, y)
+    found = Machine(5).run(program, x, y)
     best = fitted(name, x, y)
     off = float((found.coef - best.coef).abs().max())
     assert off <= found.certificate.error + best.certificate.error
@@ -105,7 +105,7 @@ def test_whitening_takes_few_passes_where_momentum_takes_many():
     x = data.REGULAR["ill 1e4"](g)
     y = data.labels(x, g)
     passes = {
-        how: Stream(6).run(
+        how: Machine(6).run(
             algorithms.LinearRegression(
                 fit_intercept=True, precondition=how, max_passes=300, tol=1e-9
             ), x, y,
@@ -121,7 +121,7 @@ def test_whitening_takes_few_passes_where_momentum_takes_many():
 
 def test_a_linear_term_shifts_the_minimum():
     x, y = table("Ridge")
-    problem = algorithms.Lasso(0.1).problem(Stream(5).start(), ArraySource(x, y))
+    problem = algorithms.Lasso(0.1).problem(Machine(5).start(), ArraySource(x, y))
     linear = torch.tensor([0.1, -0.2, 0.0, 0.3, 0.0]).double()
     solution = minimise(problem, tol=1e-10, max_passes=50, linear=linear)
     want = torch.linalg.solve(
@@ -135,7 +135,7 @@ def test_steps_across_the_ends_of_squares_are_shortened_to_where_the_objective_i
     draw = np.random.default_rng(0)
     x = draw.normal(size=(100, 60))
     y = x @ draw.normal(size=60) + draw.standard_t(1.5, size=100)
-    fit = Stream(61).run(algorithms.Huber(alpha=1e-6), torch.from_numpy(x), torch.from_numpy(y))
+    fit = Machine(61).run(algorithms.Huber(alpha=1e-6), torch.from_numpy(x), torch.from_numpy(y))
     assert fit.converged
     assert fit.passes < 600  # by halving 314, to another scale
     assert fit.certificate.error < 1e-5
@@ -145,7 +145,7 @@ def test_separable_classes_converge_by_their_penalty():
     g = torch.Generator().manual_seed(2)
     x = data.normal(g, 40, 2)
     y = (x[:, 0] > 0).double()
-    fit = Stream(3).run(algorithms.Logistic(1e4), x, y)
+    fit = Machine(3).run(algorithms.Logistic(1e4), x, y)
     assert fit.converged
     assert fit.certificate.error < 1e-6 * float(fit.coef.abs().max())
 
@@ -154,7 +154,7 @@ def test_one_class_alone_has_no_optimum_and_no_certificate():
     """Its intercept runs away, which nothing but the last digit stops."""
     g = torch.Generator().manual_seed(2)
     x = data.normal(g, 30, 2)
-    fit = Stream(3).run(algorithms.Logistic(max_passes=40), x, torch.ones(30).double())
+    fit = Machine(3).run(algorithms.Logistic(max_passes=40), x, torch.ones(30).double())
     assert fit.errors["intercept"] == math.inf or float(fit.intercept) > 15
 
 
@@ -171,11 +171,11 @@ def test_exact_fits_and_constant_labels():
 
 def test_a_penalty_that_is_too_large_leaves_nothing():
     x, y = table("Lasso")
-    fit = Stream(5).run(algorithms.Lasso(1e3), x, y)
+    fit = Machine(5).run(algorithms.Lasso(1e3), x, y)
     assert not fit.coef.any()
     assert fit.parts["n_nonzero"] == 0
     assert fit.certificate.error < 1e-12
-    bare = Stream(5).run(algorithms.Lasso(1e3, fit_intercept=False), x, y)
+    bare = Machine(5).run(algorithms.Lasso(1e3, fit_intercept=False), x, y)
     assert not bare.coef.any()
     assert bare.certificate.error < 1e-12
 
@@ -220,7 +220,7 @@ def test_bad_parameters_and_labels_are_refused(case):
     if case == "logistic labels":
         y = y.abs()
     with pytest.raises(kind, match=message) as refused:
-        Stream(3).run(make(), x, y)
+        Machine(3).run(make(), x, y)
     assert isinstance(refused.value, IceformError)
 
 

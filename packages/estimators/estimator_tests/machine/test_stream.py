@@ -10,7 +10,6 @@ import torch
 
 import iceform_estimators
 from estimator_tests.machine.data import normal
-from iceform.attention import LookUps
 from iceform.errors import (
     BoundError,
     CapacityError,
@@ -19,17 +18,18 @@ from iceform.errors import (
     ProgramError,
     ShapeError,
 )
-from iceform.functions import loss_named
-from iceform.interpolation import Interpolant
+from iceform.expressions import loss_named
+from iceform.heads import LookUps
+from iceform.tables import Interpolant
 from iceform_estimators import algorithms
-from iceform_estimators.machine import ArraySource, Stream
-from iceform_estimators.machine.stream import CLIP, IDENTITY, Table, table_of
+from iceform_estimators.machine import ArraySource, Machine
+from iceform_estimators.machine.stream import CLIP, IDENTITY, ScalarTable, table_of
 from tests.conformance import assert_within
 
 UNIT = torch.finfo(torch.float64).eps / 2
 
 # Uniform and graded tables, narrow and wide.
-TABLES: dict[str, tuple[Table, float]] = {
+TABLES: dict[str, tuple[ScalarTable, float]] = {
     "line": (IDENTITY, 0.5),
     "wide line": (IDENTITY, 4e6),
     "clip": (CLIP, 3.0),
@@ -58,7 +58,7 @@ def lookup_tolerance(asked: LookUps) -> float:
     return float((2 * (moved + added)).max()) * max(1.0, float(asked.x.abs().max()))
 
 
-def asked_of(machine: Stream, table: Interpolant, rows: int, dim: int) -> LookUps:
+def asked_of(machine: Machine, table: Interpolant, rows: int, dim: int) -> LookUps:
     g = torch.Generator().manual_seed(rows + 10 * dim)
     x, w = normal(g, rows, dim), normal(g, dim)
     z = (2 * torch.rand(rows, generator=g, dtype=torch.float64) - 1) * table.high * (1 - 1e-9)
@@ -69,7 +69,7 @@ def asked_of(machine: Stream, table: Interpolant, rows: int, dim: int) -> LookUp
 def test_the_literal_network_looks_up_what_the_fused_pass_does(name):
     """Samples shorter than the machine and prompts that are not full included."""
     made, reach = TABLES[name]
-    table, machine = made.on(reach), Stream(4, samples=5)
+    table, machine = made.on(reach), Machine(4, samples=5)
     for rows, dim in itertools.product((1, 3, 5), (1, 2, 4)):
         asked = asked_of(machine, table, rows, dim)
         out = machine.network(asked.tokens)[0]
@@ -87,13 +87,13 @@ def test_what_is_looked_up_is_the_function_within_the_tables_error(name):
     made, reach = TABLES[name]
     table = made.on(reach)
     z = torch.linspace(-reach, reach, 1001, dtype=torch.float64)
-    machine = Stream(1)
+    machine = Machine(1)
     asked = machine.start().look_ups(table, z[:, None], 0 * z, torch.ones(1).double())
     allowed = table.error + lookup_tolerance(asked)
     assert_within(machine.look_up(table, z), made.function(z), allowed, name)
 
 
-def literal_average(machine: Stream, x, values, q, gamma, **ties) -> torch.Tensor:
+def literal_average(machine: Machine, x, values, q, gamma, **ties) -> torch.Tensor:
     """What the network's own forward pass returns to the free queries of one prompt."""
     prompt = machine.start().kernel(x, values, q, gamma, **ties)
     free = machine.network(prompt.tokens)[0, machine.samples :]
@@ -105,7 +105,7 @@ def literal_average(machine: Stream, x, values, q, gamma, **ties) -> torch.Tenso
 @pytest.mark.parametrize("gamma", [0.01, 1.0, 50.0])
 def test_the_literal_network_averages_what_the_fused_pass_does(gamma, dim, points):
     g = torch.Generator().manual_seed(points)
-    machine = Stream(6, samples=5, tokens=7)
+    machine = Machine(6, samples=5, tokens=7)
     x, values, q = normal(g, 33, dim), normal(g, 33, 2), normal(g, points, dim)
     out = literal_average(machine, x, values, q, gamma)
     size = max(float(x.norm(dim=1).max()), float(q.norm(dim=1).max())) ** 2
@@ -119,7 +119,7 @@ def test_the_literal_network_averages_what_the_fused_pass_does(gamma, dim, point
 
 def test_averages_of_more_points_than_a_prompt_has_take_several():
     g = torch.Generator().manual_seed(0)
-    machine = Stream(3, samples=4, tokens=9)
+    machine = Machine(3, samples=4, tokens=9)
     x, values, q = normal(g, 20, 3), normal(g, 20, 1), normal(g, 11, 3)
     whole = machine.average(x, values, q, 0.7)
     parts = [literal_average(machine, x, values, part, 0.7) for part in torch.split(q, 4)]
@@ -129,7 +129,7 @@ def test_averages_of_more_points_than_a_prompt_has_take_several():
 
 
 def test_earlier_samples_win_ties_by_the_factor_asked_for():
-    machine = Stream(1, samples=2, tokens=4)
+    machine = Machine(1, samples=2, tokens=4)
     x = torch.tensor([[1.0], [1.0]]).double()
     values = torch.tensor([[1.0], [0.0]]).double()
     q = torch.tensor([[0.3]]).double()
@@ -161,7 +161,7 @@ PROGRAMS = [
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
 def test_no_program_changes_the_weights(program):
     g = torch.Generator().manual_seed(1)
-    machine, untouched = Stream(4), Stream(4)
+    machine, untouched = Machine(4), Machine(4)
     before = {k: v.clone() for k, v in machine.network.state_dict().items()}
     x = normal(g, 40, 3)
     found = machine.run(program, x, (x[:, 0] > 0).double())
@@ -174,7 +174,7 @@ def test_no_program_changes_the_weights(program):
 
 def test_weights_depend_on_the_sizes_and_on_nothing_else():
     digests = {
-        (d, m, t): Stream(d, m, tokens=t).digest
+        (d, m, t): Machine(d, m, tokens=t).digest
         for d in (2, 3)
         for m in (2, 4)
         for t in (5, 9)
@@ -182,14 +182,14 @@ def test_weights_depend_on_the_sizes_and_on_nothing_else():
     assert len(set(digests.values())) == len(digests)
     torch.manual_seed(123)
     torch.rand(5)
-    assert all(Stream(d, m, tokens=t).digest == digest for (d, m, t), digest in digests.items())
-    entries = Stream(2).network.state_dict().values()
+    assert all(Machine(d, m, tokens=t).digest == digest for (d, m, t), digest in digests.items())
+    entries = Machine(2).network.state_dict().values()
     seen = {float(v) for value in entries for v in value.unique()}
     assert seen == {0.0, 1.0, -1.0, -(2.0**50), -(2.0**45)}
 
 
 def test_pickles_and_copies_rebuild_the_same_weights():
-    machine = Stream(3, 4, tokens=5)
+    machine = Machine(3, 4, tokens=5)
     machine.network  # noqa: B018 - built before, but not part of the pickle
     data = pickle.dumps(machine)
     assert len(data) < 300
@@ -197,7 +197,7 @@ def test_pickles_and_copies_rebuild_the_same_weights():
         assert other == machine
         assert hash(other) == hash(machine)
         assert other.digest == machine.digest
-    assert machine != Stream(3, 4, tokens=6)
+    assert machine != Machine(3, 4, tokens=6)
     assert eval(repr(machine), {"Machine": iceform_estimators.Machine, "torch": torch}) == machine
 
 
@@ -218,72 +218,67 @@ def nan_in(which: int) -> tuple[torch.Tensor, torch.Tensor]:
 RIDGE = algorithms.Ridge(fit_intercept=True)
 
 REFUSED = {
-    "dim 0": (ShapeError, lambda: Stream(0), "dim must be a whole number of at least 1"),
-    "dim 2.5": (ShapeError, lambda: Stream(2.5), "got 2.5"),
-    "samples": (ShapeError, lambda: Stream(2, samples=-1), "samples must .* got -1"),
-    "tokens": (ShapeError, lambda: Stream(2, tokens=True), "tokens must .* got True"),
+    "dim 0": (ShapeError, lambda: Machine(0), "dim must be a whole number of at least 1"),
+    "dim 2.5": (ShapeError, lambda: Machine(2.5), "got 2.5"),
+    "samples": (ShapeError, lambda: Machine(2, samples=-1), "samples must .* got -1"),
+    "tokens": (ShapeError, lambda: Machine(2, tokens=True), "tokens must .* got True"),
     "too large to build": (
-        CapacityError, lambda: Stream(10**6, 10**6).digest, "use a smaller machine",
+        CapacityError, lambda: Machine(10**6, 10**6).digest, "use a smaller machine",
     ),
-    "not a program": (ProgramError, lambda: Stream(3).run(3, *data()), "see iceform_estimators"),
-    "a program of another machine": (
-        ProgramError,
-        lambda: Stream(3).run(algorithms.HopfieldRetrieval(), *data()),
-        r"HopfieldRetrieval does not run on stream; it runs on Machine\(..., layout='rows'\)",
-    ),
+    "not a program": (ProgramError, lambda: Machine(3).run(3, *data()), "see iceform_estimators"),
     "a list": (
-        ShapeError, lambda: Stream(3).run(RIDGE, [[1.0]], data()[1]),
+        ShapeError, lambda: Machine(3).run(RIDGE, [[1.0]], data()[1]),
         r"tensor \(samples, dim\), got list",
     ),
     "a vector": (
-        ShapeError, lambda: Stream(3).run(RIDGE, data()[1], data()[1]), "got .*6",
+        ShapeError, lambda: Machine(3).run(RIDGE, data()[1], data()[1]), "got .*6",
     ),
     "lengths": (
-        ShapeError, lambda: Stream(3).run(RIDGE, data()[0], data()[1][:5]),
+        ShapeError, lambda: Machine(3).run(RIDGE, data()[0], data()[1][:5]),
         r"\(6, 2\) and \(5,\)",
     ),
     "float32": (
-        DtypeError, lambda: Stream(3).run(RIDGE, data()[0].float(), data()[1].float()),
+        DtypeError, lambda: Machine(3).run(RIDGE, data()[0].float(), data()[1].float()),
         "must be float64, got torch.float32",
     ),
     "integers": (
-        DtypeError, lambda: Stream(3).run(RIDGE, data()[0].long(), data()[1].long()),
+        DtypeError, lambda: Machine(3).run(RIDGE, data()[0].long(), data()[1].long()),
         "must be float64, got torch.int64",
     ),
     "no rows": (
-        ShapeError, lambda: Stream(3).run(RIDGE, *data(0)), "rows must .* at least 1, got 0",
+        ShapeError, lambda: Machine(3).run(RIDGE, *data(0)), "rows must .* at least 1, got 0",
     ),
     "no columns": (
-        ShapeError, lambda: Stream(3).run(RIDGE, data()[0][:, :0], data()[1]), "dim must",
+        ShapeError, lambda: Machine(3).run(RIDGE, data()[0][:, :0], data()[1]), "dim must",
     ),
-    "NaN in x": (BoundError, lambda: Stream(3).run(RIDGE, *nan_in(0)), "x holds NaN"),
-    "NaN in y": (BoundError, lambda: Stream(3).run(RIDGE, *nan_in(1)), "y holds NaN"),
+    "NaN in x": (BoundError, lambda: Machine(3).run(RIDGE, *nan_in(0)), "x holds NaN"),
+    "NaN in y": (BoundError, lambda: Machine(3).run(RIDGE, *nan_in(1)), "y holds NaN"),
     "NaN in a source": (
-        BoundError, lambda: Stream(3).run(RIDGE, ArraySource(*nan_in(0))), "NaN",
+        BoundError, lambda: Machine(3).run(RIDGE, ArraySource(*nan_in(0))), "NaN",
     ),
     "squares overflow": (
-        BoundError, lambda: Stream(3).run(RIDGE, 1e200 * data()[0], data()[1]),
+        BoundError, lambda: Machine(3).run(RIDGE, 1e200 * data()[0], data()[1]),
         "column 0 of the samples: it reaches .* divide by a power of two",
     ),
     "too many features": (
-        ProgramError, lambda: Stream(2).run(RIDGE, *data()),
+        ProgramError, lambda: Machine(2).run(RIDGE, *data()),
         "3 features .* this machine has 2; build one with dim >= 3",
     ),
     "a table too long": (
         ProgramError,
-        lambda: Stream(3, tokens=9).look_up(CLIP.on(1.0), data()[1]),
+        lambda: Machine(3, tokens=9).look_up(CLIP.on(1.0), data()[1]),
         "129 tokens, a block of this machine 9; build one with tokens >= 129",
     ),
     "too many samples to average": (
         ProgramError,
-        lambda: Stream(2, samples=2, tokens=2).average(
+        lambda: Machine(2, samples=2, tokens=2).average(
             data()[0], data()[1][:, None], data()[0], 1.0
         ),
         "sees 4 samples, got 6; build one with tokens >= 3",
     ),
     "a prompt too small": (
         ProgramError,
-        lambda: Stream(1).start().look_ups(
+        lambda: Machine(1).start().look_ups(
             CLIP.on(1.0), *data(), torch.ones(2).double()
         ),
         "holds 129 tokens and samples of 1 features",

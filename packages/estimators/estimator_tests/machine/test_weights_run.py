@@ -6,28 +6,28 @@ Every algorithm on every engine: packages/estimators/estimator_tests/algorithms/
 import pytest
 import torch
 
-from iceform.attention import unchecked
 from iceform.errors import IntegrityError
+from iceform.heads import unchecked
 from iceform_estimators import algorithms
-from iceform_estimators.machine import Stream
+from iceform_estimators.machine import Machine
 
 
 def test_the_soft_threshold_goes_through_the_network():
     """The last value, which look-ups of numbers return, doubled: thresholds double."""
     u, tau = torch.tensor([3.0, -0.5, 1.5, 0.2]).double(), torch.full((4,), 0.4).double()
     for backend in ("literal", "fused"):
-        machine = Stream(4, backend=backend)
+        machine = Machine(4, backend=backend)
         value = machine.network.features["value"]
         machine.network.layers[1].w_v[0, -1, value.stop - 1] = 2.0
         with unchecked():
-            found = algorithms.sparse.soft_threshold(machine.start(), u, tau)
+            found = algorithms.elastic_net.soft_threshold(machine.start(), u, tau)
         want = u - 2 * (u / tau).clamp(-1, 1) * tau
         assert torch.allclose(found, want, atol=1e-4)
 
 
 @pytest.mark.parametrize("how", ["in place", "data", "numpy", "swapped"])
 def test_changed_weights_are_refused_however_they_were_written(how):
-    machine = Stream(4)
+    machine = Machine(4)
     weight = machine.network.layers[1].w_k
     if how == "in place":
         weight[0, 0, 0] = float("nan")
@@ -42,8 +42,8 @@ def test_changed_weights_are_refused_however_they_were_written(how):
 
 
 def test_the_digest_is_of_the_bytes_as_they_are():
-    machine = Stream(4)
+    machine = Machine(4)
     before = machine.digest
     machine.network.layers[1].w_k.data[0, 0, 0] += 1e-9
     assert machine.digest != before
-    assert Stream(4).digest == before
+    assert Machine(4).digest == before

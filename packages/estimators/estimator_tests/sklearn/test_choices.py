@@ -14,7 +14,7 @@ from iceform.errors import BoundError, ProgramError
 from iceform_estimators import Machine
 from iceform_estimators.algorithms import Logistic
 from iceform_estimators.machine import ArraySource
-from iceform_estimators.machine.choices import ChoiceProblem, basis, chances, prove_choices
+from iceform_estimators.machine.multinomial import ChoiceProblem, basis, chances, prove_choices
 
 EXACT = {"tol": 1e-13, "max_iter": 100_000, "solver": "newton-cholesky"}
 

@@ -1,11 +1,14 @@
 """Pipelines, searches, copies, processes, names and messages, as scikit-learn's users expect."""
 
+import gc
 import pickle
 import re
+from collections.abc import Iterator
 
 import joblib
 import numpy as np
 import pytest
+from joblib.externals.loky import get_reusable_executor
 from sklearn import datasets
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
@@ -16,7 +19,7 @@ from sklearn.utils._param_validation import InvalidParameterError
 
 import iceform_estimators as ice
 from iceform.certificates import Certificate
-from iceform_estimators.machine import Stream
+from iceform_estimators.machine import Machine
 
 ALL = {name: getattr(ice, name) for name in ice.ESTIMATORS}
 LINEAR = [n for n in ALL if n not in ("InContextPCA",) and "Neighbors" not in n and
@@ -43,7 +46,7 @@ def test_what_every_fit_leaves_behind(name):
 def test_all_linear_models_and_components_share_one_machine():
     x, y = table()
     digests = {ALL[name]().fit(x, y).digest_ for name in [*LINEAR, "InContextPCA"]}
-    assert digests == {Stream(5).digest}
+    assert digests == {Machine(5).digest}
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -63,6 +66,15 @@ def test_clones_pickles_and_joblib(name, tmp_path):
     assert fresh.get_params() == model.get_params()
 
 
+@pytest.fixture
+def _no_processes_stay() -> Iterator[None]:
+    """joblib's own would end minutes later, and remove their semaphores in another test."""
+    yield
+    get_reusable_executor(reuse=True).shutdown(wait=True)
+    gc.collect()
+
+
+@pytest.mark.usefixtures("_no_processes_stay")
 def test_a_search_over_a_pipeline_in_two_processes():
     x, y = datasets.load_diabetes(return_X_y=True)
     pipe = make_pipeline(StandardScaler(), ice.InContextRidge())

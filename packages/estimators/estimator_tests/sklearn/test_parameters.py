@@ -16,7 +16,7 @@ from iceform.errors import IceformError, ParameterError, ProgramError
 from iceform_estimators import Machine
 from iceform_estimators._refusals import REASONS, peer_parameters
 from iceform_estimators.algorithms import Lasso, LinearRegression, kinds
-from iceform_estimators.algorithms.sparse import prove_nonnegative
+from iceform_estimators.algorithms.elastic_net import prove_nonnegative
 from iceform_estimators.machine import ArraySource
 
 
@@ -134,12 +134,10 @@ def test_the_proof_under_signs_covers_points_beside_the_optimum(model, moved):
     assert float(bounds.max()) <= 30 * moved + 1e-9
 
 
-def test_signs_need_the_whole_stream():
+def test_signs_need_all_data_at_once():
     x, y = data()
     with pytest.raises(ProgramError, match="not in batches"):
         ice.InContextRidge(positive=True).partial_fit(x, y)
-    with pytest.raises(ProgramError, match="not in rows"):
-        Machine(6, 80).run(LinearRegression(positive=True), *(torch.from_numpy(p) for p in (x, y)))
 
 
 @pytest.mark.parametrize("name", PEERS)

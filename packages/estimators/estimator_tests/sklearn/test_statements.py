@@ -1,4 +1,4 @@
-"""One certificate of several fits is true of each, and verify() checks what it prints."""
+"""One certificate of several fits is true of each, and what it prints is checked in balls."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import iceform_estimators as ice
+from estimator_tests.exact import verify
 from iceform.certificates import Attestation, Certificate
 from iceform.errors import ProgramError
 from iceform_estimators._statements import attested, together
@@ -44,11 +45,11 @@ def test_fits_that_state_different_things_state_what_all_have():
     # The bound of the first column alone, which was printed for both, does not hold.
     assert float(worst) > model.certificates_[0].error
     assert float(worst) <= certificate.error
-    checked = certificate.verify()
+    checked = verify(certificate)
     assert checked
     assert checked.measured == pytest.approx(float(worst), rel=1e-6)
     assert checked.measured > model.certificates_[0].error
-    assert not replace(certificate, error=model.certificates_[0].error).verify()
+    assert not verify(replace(certificate, error=model.certificates_[0].error))
 
 
 def test_terms_are_those_of_the_worst_and_what_differs_is_said_of_whom():
@@ -74,8 +75,8 @@ def test_one_class_against_the_rest_is_verified_for_each():
     model = ice.InContextLinearSVC(C=0.1).fit(x, y)
     assert len(model.certificates_) == 3
     assert model.certificate_.error == max(one.error for one in model.certificates_)
-    measured = [one.verify().measured for one in model.certificates_]
-    assert model.certificate_.verify().measured == max(measured)
+    measured = [verify(one).measured for one in model.certificates_]
+    assert verify(model.certificate_).measured == max(measured)
 
 
 def test_every_run_is_attested_and_not_only_the_worst():
@@ -104,7 +105,7 @@ def test_columns_of_neighbours_are_certified_each():
     ]
     assert alone[1] > alone[0]
     assert model.certificate_.error == max(alone)
-    assert model.certificate_.verify()
+    assert verify(model.certificate_)
 
 
 def test_votes_are_certified_as_shares():
@@ -116,7 +117,7 @@ def test_votes_are_certified_as_shares():
     assert model.certificate_.error >= 2.0**-53, "shares of 1/3 are rounded"
     assert "shares" in model.certificate_.domain["answers"]
     several = ice.InContextKNeighborsClassifier(3).fit(x, np.arange(12) % 4)
-    assert several.certificate_.verify()
+    assert verify(several.certificate_)
 
 
 def test_penalties_of_columns_reach_their_gaps():

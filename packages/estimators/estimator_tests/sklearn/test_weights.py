@@ -8,9 +8,9 @@ import torch
 from sklearn import linear_model, svm
 
 import iceform_estimators as ice
-from iceform.attention import LookUps
-from iceform.backends import bind
 from iceform.errors import BoundError, ParameterError, ProgramError
+from iceform.heads import LookUps
+from iceform.run import bind
 from iceform_estimators import Machine
 from iceform_estimators.algorithms import LinearRegression, Quantile
 from iceform_estimators.machine import ArraySource

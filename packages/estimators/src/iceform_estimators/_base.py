@@ -1,17 +1,18 @@
 """What the estimators share, and how lines are fitted: the whole way from arrays to coefficients.
 
 Arrays become sources, a machine is made for them, an algorithm runs on it, and what every fit
-leaves behind is kept. :class:`Line` and :class:`Separator` (lines between classes; where there are
-more than two, all of them at once if the algorithm knows how, or else one class against the rest)
-predict by a look-up of x.w + b. Other families are in :mod:`iceform_estimators._families`.
+leaves behind is kept. :class:`LinearEstimator` and :class:`Separator` (lines between classes; where
+there are more than two, all of them at once if the algorithm knows how, or else one class against
+the rest) predict by a look-up of x.w + b. Other families are in
+:mod:`iceform_estimators._families`.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from inspect import isfunction
+from inspect import isfunction, signature
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -34,11 +35,11 @@ from torch import Tensor
 from iceform.certificates import Attestation, Certificate, Ledger, Result
 from iceform.errors import BoundError, ParameterError
 from iceform.validation import guard, plain_array, plain_tensor
-from iceform_estimators._refusals import refuse
+from iceform_estimators._refusals import OF_ESTIMATORS, constraints, refuse
 from iceform_estimators._statements import attested, of_all
-from iceform_estimators.algorithms import Algorithm, LinearClassifier, LinearModel
-from iceform_estimators.machine import ArraySource, Machine, Source, Stream, stored
-from iceform_estimators.machine.machine import moved
+from iceform_estimators.algorithms import EstimationAlgorithm, LinearClassifier, LinearModel
+from iceform_estimators.machine import ArraySource, Machine, Source, stored
+from iceform_estimators.machine.program import moved
 from iceform_estimators.machine.stream import read_line
 
 _BORDER = (
@@ -89,12 +90,27 @@ class _ReadOnly:
         self.__array_interface__ = {**array.__array_interface__, "data": (address, False)}
 
 
-class InContext(BaseEstimator):  # type: ignore[misc]
-    """An estimator on a frozen machine."""
+class InContextEstimator(BaseEstimator):  # type: ignore[misc]
+    """An estimator on a frozen machine: a subclass names its algorithm, and lists its parameters.
 
-    algorithm: ClassVar[type[Algorithm]]
+    Attributes
+    ----------
+    certificate_
+        Proven distance of the answer from the exact one.
+    attestation_
+        Which weights ran, and what running rows again literally has shown.
+    ledger_
+        What was computed where.
+    digest_
+        SHA-256 of the frozen weights.
+    n_passes_
+        Passes of the frozen machine over the data.
+    """
 
-    machine_: Stream
+    algorithm: ClassVar[type[EstimationAlgorithm]]
+    classes: ClassVar[dict[type[EstimationAlgorithm], type[InContextEstimator]]] = {}
+
+    machine_: Machine
     certificate_: Certificate
     attestation_: Attestation
     ledger_: Ledger
@@ -103,12 +119,25 @@ class InContext(BaseEstimator):  # type: ignore[misc]
     n_iter_: Any
     classes_: Any
     _stored: Any = np.dtype(np.float64)
-    device: str | None
-    backend: str
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         guard(cls, [name for name in _BORDER if isfunction(vars(cls).get(name))])
+        if "algorithm" in vars(cls):
+            InContextEstimator.classes[cls.algorithm] = cls
+            takes = [name for name in OF_ESTIMATORS if name in signature(cls).parameters]
+            cls._parameter_constraints = {
+                **{
+                    o.estimator: constraints(cls.algorithm, o)
+                    for o in cls.algorithm.options().values()
+                },
+                **{name: OF_ESTIMATORS[name] for name in takes},
+            }
+
+    def __init__(self, device: str | None = None, backend: str = "auto", **peer: Any) -> None:
+        for name, value in peer.items():
+            refuse(self.algorithm, name, value)
+        self.device, self.backend = device, backend
 
     def set_params(self, **params: Any) -> Any:
         """As scikit-learn's; what has no meaning here is refused with the reason."""
@@ -117,7 +146,7 @@ class InContext(BaseEstimator):  # type: ignore[misc]
             refuse(self.algorithm, name, params.pop(name))
         return super().set_params(**params)
 
-    def as_algorithm(self, column: int = 0) -> Algorithm:
+    def as_algorithm(self, column: int = 0) -> EstimationAlgorithm:
         """The algorithm with this estimator's parameters; of an array, that of one column."""
         given = {}
         for name, one in self.algorithm.options().items():
@@ -130,13 +159,13 @@ class InContext(BaseEstimator):  # type: ignore[misc]
             given[name] = one.kind(value) if isinstance(value, Real) else value
         return self.algorithm(**given)
 
-    def _machine(self, source: Source, *, whole: bool = False) -> Stream:
+    def _machine(self, source: Source, *, whole: bool = False) -> Machine:
         """A machine for these data; ``whole``: one whose prompt sees all of them."""
-        machine = Machine(source.dim + 1, layout="stream", backend=self.backend)
+        machine = Machine(source.dim + 1, backend=self.backend)
         if not whole or source.rows <= machine.samples * machine.tokens:
             return machine
         tokens = -(-source.rows // machine.samples)
-        return Machine(source.dim + 1, layout="stream", tokens=tokens, backend=self.backend)
+        return Machine(source.dim + 1, tokens=tokens, backend=self.backend)
 
     def _source(self, X: Any, y: Any, sample_weight: Any = None, **checks: Any) -> Source:
         """Validated data to walk over; Dask collections stay where they are."""
@@ -300,7 +329,7 @@ class InContext(BaseEstimator):  # type: ignore[misc]
         return stored(found, kind, worst)
 
     def _keep(
-        self, machine: Stream, *found: Result, sources: Sequence[Source] = (), each: str = "column"
+        self, machine: Machine, *found: Result, sources: Sequence[Source] = (), each: str = "column"
     ) -> None:
         """What every fit leaves behind; of several fits, what holds for each of them."""
         self.machine_, self.attestation_ = machine, attested(found)
@@ -336,8 +365,22 @@ class Scored:
         return float(super().score(X, on_host(y, "y"), weights))  # type: ignore[misc]
 
 
-class Line(Scored, RegressorMixin, InContext):  # type: ignore[misc]
+class LinearEstimator(Scored, RegressorMixin, InContextEstimator):  # type: ignore[misc]
     """Fits coefficients by passes, predicts by a look-up of x.w + b."""
+
+    def __init__(
+        self,
+        fit_intercept: bool,
+        tol: float,
+        max_iter: int | None,
+        precondition: str,
+        device: str | None,
+        backend: str,
+        **peer: Any,
+    ) -> None:
+        super().__init__(device, backend, **peer)
+        self.fit_intercept, self.tol = fit_intercept, tol
+        self.max_iter, self.precondition = max_iter, precondition
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Write the prompts of the data and loop the frozen machine over them.
@@ -428,7 +471,7 @@ class Line(Scored, RegressorMixin, InContext):  # type: ignore[misc]
         return (z if response is None else response(z)).cpu().numpy().astype(kind_of(X))
 
 
-class Batches(Line):
+class Batches(LinearEstimator):
     """A line that also takes its data in batches."""
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
@@ -445,7 +488,7 @@ class Batches(Line):
         return self
 
 
-class Sparse(Line):
+class Sparse(LinearEstimator):
     """A line with a penalty on absolute values."""
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, check_input: bool = True) -> Any:
@@ -489,8 +532,21 @@ class Sparse(Line):
         return gaps[0] if y.ndim == 1 else np.array(gaps)
 
 
-class Separator(Scored, ClassifierMixin, InContext):  # type: ignore[misc]
+class Separator(Scored, ClassifierMixin, InContextEstimator):  # type: ignore[misc]
     """One line, or one for each class."""
+
+    def __init__(
+        self,
+        fit_intercept: bool,
+        max_iter: int,
+        class_weight: Mapping[Any, float] | str | None,
+        device: str | None,
+        backend: str,
+        **peer: Any,
+    ) -> None:
+        super().__init__(device, backend, **peer)
+        self.fit_intercept, self.max_iter = fit_intercept, max_iter
+        self.class_weight = class_weight
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Fit one line, or one for each class.

@@ -10,10 +10,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Integral
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -36,25 +35,23 @@ from sklearn.utils.validation import (
 from torch import Tensor
 
 from iceform_estimators._base import (
-    InContext,
-    Line,
+    InContextEstimator,
     Scored,
-    Separator,
     as_tensor,
     is_dask,
     kind_of,
     on_host,
 )
 from iceform_estimators._statements import Recalled, together
-from iceform_estimators.algorithms import Algorithm
-from iceform_estimators.algorithms.memory import in_memory
+from iceform_estimators.algorithms import EstimationAlgorithm
+from iceform_estimators.algorithms.in_memory import in_memory
 from iceform_estimators.machine import ArraySource
 from iceform_estimators.machine.stream import read_line
 
 _READ = 1024  # samples whose fitted values a fit reads; those of others are read by ``predict``
 
 
-class _Memory(InContext):
+class _StoredSamples(InContextEstimator):
     """Keeps a copy of the samples in the prompt; every prediction is a run of its own."""
 
     def _remember(self, x: Tensor, columns: Tensor, numbers: Sequence[Any] = (None,)) -> None:
@@ -82,11 +79,11 @@ class _Memory(InContext):
         ]
         self.certificate_ = together(every, "column" if numbers[0] is None else "class")
 
-    def _model(self, source: Any) -> Algorithm:
+    def _model(self, source: Any) -> EstimationAlgorithm:
         return self.as_algorithm()
 
 
-class Average(Scored, RegressorMixin, _Memory):  # type: ignore[misc]
+class AveragingEstimator(Scored, RegressorMixin, _StoredSamples):  # type: ignore[misc]
     """An average of the samples' labels."""
 
     def fit(self, X: Any, y: Any) -> Any:
@@ -114,23 +111,23 @@ class Average(Scored, RegressorMixin, _Memory):  # type: ignore[misc]
         return self._memory.bounds(self._points(X)).cpu().numpy()
 
 
-class _Neighbours(_Memory):
+class _Neighbours(_StoredSamples):
     """Finds neighbours in the prompt."""
 
     n_neighbors: int
     weights: Any
 
-    def as_algorithm(self, column: int = 0) -> Algorithm:
+    def as_algorithm(self, column: int = 0) -> EstimationAlgorithm:
         """As of any estimator; a function of distances is the estimator's own."""
         if not callable(self.weights):
             return super().as_algorithm()
-        plain: Algorithm = clone(self).set_params(weights="uniform").as_algorithm()
+        plain: EstimationAlgorithm = clone(self).set_params(weights="uniform").as_algorithm()
         return plain
 
-    def _model(self, source: Any) -> Algorithm:
+    def _model(self, source: Any) -> EstimationAlgorithm:
         """Of as many neighbours as there are; who asks for more is told so when asking."""
         model: Any = self.as_algorithm()
-        few: Algorithm = replace(model, n_neighbors=min(model.n_neighbors, source.rows))
+        few: EstimationAlgorithm = replace(model, n_neighbors=min(model.n_neighbors, source.rows))
         return few
 
     def _remember(self, x: Tensor, columns: Tensor, numbers: Sequence[Any] = (None,)) -> None:
@@ -200,7 +197,7 @@ class _Neighbours(_Memory):
         return found
 
 
-class NeighbourAverage(_Neighbours, Average):
+class NeighbourAverage(_Neighbours, AveragingEstimator):
     """An average of the nearest samples' labels, of one column or several."""
 
     def fit(self, X: Any, y: Any) -> Any:
@@ -300,10 +297,11 @@ class Vote(Scored, ClassifierMixin, _Neighbours):  # type: ignore[misc]
         return tags
 
 
-class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, InContext):  # type: ignore[misc]
+class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, InContextEstimator):  # type: ignore[misc]
     """Directions, each found one taken out of the prompt."""
 
     n_components: Any
+    random_state: Any
     whiten: bool
     n_components_: int
     mean_: Any
@@ -346,13 +344,13 @@ class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, InContext): 
             setattr(self, f"{name}_", getattr(self, f"{name}_").astype(self._stored))
         return self
 
-    def as_algorithm(self, column: int = 0) -> Algorithm:
+    def as_algorithm(self, column: int = 0) -> EstimationAlgorithm:
         """All components, where their variances say how many of them are kept; of 0, one."""
         chosen = isinstance(self.n_components, float | str)
         if not chosen and self.n_components != 0:
             return super().as_algorithm()
         count = None if chosen else 1
-        whole: Algorithm = clone(self).set_params(n_components=count).as_algorithm()
+        whole: EstimationAlgorithm = clone(self).set_params(n_components=count).as_algorithm()
         return whole
 
     def _cut(self, share: Any) -> None:
@@ -416,15 +414,3 @@ class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, InContext): 
     @property
     def _n_features_out(self) -> int:
         return int(self.n_components_)
-
-
-FAMILIES: Mapping[str, type[InContext]] = MappingProxyType(
-    {
-        "line": Line,
-        "separator": Separator,
-        "average": Average,
-        "neighbours": NeighbourAverage,
-        "vote": Vote,
-        "components": Components,
-    }
-)

@@ -1,4 +1,4 @@
-"""Parameters of scikit-learn that have no meaning here: refused by name, with the reason.
+"""What parameters may be; those of scikit-learn that have no meaning here are refused by name.
 
 A peer's parameter that an estimator does not have is taken where its value asks for nothing (the
 peer's own default, or a hint about how to compute), and refused otherwise.
@@ -8,17 +8,25 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from sklearn.utils._param_validation import make_constraint
+from sklearn.utils._param_validation import (
+    Interval,
+    Options,
+    RealNotInt,
+    StrOptions,
+    make_constraint,
+)
 
 from iceform.errors import ParameterError
-from iceform_estimators.algorithms import Algorithm
+from iceform_estimators.algorithms import EstimationAlgorithm, Option
 
 _ONE_SOLVER = "passes of the frozen machine are the only solver; precondition says how they step"
 _EUCLID = "attention compares samples by inner products, which tell Euclidean distances alone"
@@ -101,19 +109,21 @@ def _parameters(path: str) -> Mapping[str, inspect.Parameter]:
     return inspect.signature(found).parameters if inspect.isclass(found) else {}
 
 
-def peer_parameters(kind: type[Algorithm]) -> Mapping[str, inspect.Parameter]:
+def peer_parameters(kind: type[EstimationAlgorithm]) -> Mapping[str, inspect.Parameter]:
     """What the peer's class takes; nothing where there is no such class."""
     return _parameters(kind.peer.path) if kind.peer is not None else {}
 
 
-def peer_constraints(kind: type[Algorithm]) -> Mapping[str, Any]:
+def peer_constraints(kind: type[EstimationAlgorithm]) -> Mapping[str, Any]:
     """What the peer's parameters may be, in scikit-learn's form."""
     found = _peer(kind.peer.path) if kind.peer is not None else None
     return getattr(found, "_parameter_constraints", {})
 
 
-def refuse(kind: type[Algorithm], name: str, value: Any) -> None:
+def refuse(kind: type[EstimationAlgorithm], name: str, value: Any) -> None:
     """Raise where a parameter that the estimator does not have asks for something."""
+    if name == "peer":  # scikit-learn's checks give every name of a signature a value
+        return
     theirs = peer_parameters(kind).get(name)
     if name == "multi_class" and kind.family == "separator":
         return _refuse_classes(kind, value)
@@ -133,19 +143,66 @@ def refuse(kind: type[Algorithm], name: str, value: Any) -> None:
         )
 
 
+# Parameters that are the estimators' own, and no options of an algorithm.
+OF_ESTIMATORS: Mapping[str, list[Any]] = MappingProxyType(
+    {
+        "device": [None, str],
+        "backend": [str],  # which there are is known when it is asked for
+        "warm_start": ["boolean"],
+        "class_weight": [dict, StrOptions({"balanced"}), None],
+        "whiten": ["boolean"],
+    }
+)
+# What estimators take beside what an algorithm does.
+_ALSO: Mapping[str, list[Any]] = MappingProxyType(
+    {
+        "weights": [callable],
+        "n_components": [
+            Interval(RealNotInt, 0, 1, closed="neither"),
+            Options(Integral, {0}),
+            StrOptions({"mle"}),
+        ],
+        "random_state": ["random_state"],
+    }
+)
+
+
+def constraints(kind: type[EstimationAlgorithm], one: Option) -> list[Any]:
+    """scikit-learn's form of an option's range, None and arrays beside it where the peer has."""
+    if one.kind is bool:
+        return ["boolean"]
+    found: list[Any] = [StrOptions(set(one.choices))] if one.choices else []
+    if one.kind in (float, int):
+        low = None if one.low == -math.inf else one.low
+        high = None if one.high == math.inf else one.high
+        infinite = "infinite" in one.open  # scikit-learn's None leaves infinity out
+        high = math.inf if infinite else high
+        closed = {
+            (True, True): "neither", (True, False): "right", (False, True): "left",
+            (False, False): "both",
+        }["low" in one.open, "high" in one.open or (high is None and not infinite)]  # fmt: skip
+        whole = one.kind is int and one.estimator != "max_iter"
+        found.append(Interval(Integral if whole else Real, low, high, closed=closed))
+    if one.optional or one.estimator in ("random_state", "weights"):
+        found.append(None)
+    theirs = peer_constraints(kind).get(one.estimator, [])
+    found += [also for also in (None, "array-like") if also in theirs]
+    return found + _ALSO.get(one.estimator, [])
+
+
 def _same(value: Any, other: Any) -> bool:
     """Equal, where True is no 1."""
     plain = isinstance(value, bool | float | int | str | None)
     return plain and isinstance(value, bool) == isinstance(other, bool) and value == other
 
 
-def _is_known(kind: type[Algorithm], name: str, value: Any) -> bool:
+def _is_known(kind: type[EstimationAlgorithm], name: str, value: Any) -> bool:
     """Whether the peer takes it, and it is no array."""
     takes = (make_constraint(one) for one in peer_constraints(kind)[name])
     return not isinstance(value, np.ndarray) and any(one.is_satisfied_by(value) for one in takes)
 
 
-def _refuse_classes(kind: type[Algorithm], value: Any) -> None:
+def _refuse_classes(kind: type[EstimationAlgorithm], value: Any) -> None:
     """How several classes are fitted is the algorithm's."""
     at_once = hasattr(kind, "classes")
     if value not in ("auto", "multinomial" if at_once else "ovr"):

@@ -9,8 +9,6 @@ all of them states has to be true of each.
   coefficients within e of the optimum's, and an intercept within b, leave fitted values within
   :math:`\sum_j e \max_i |x_{ij}| + b`.
 * What else differs between their domains is said of each by its number.
-
-Its ``verify()`` checks that statement, of every fit.
 """
 
 from __future__ import annotations
@@ -23,23 +21,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from iceform.arithmetic import OUTWARD_FEW
 from iceform.certificates import (
     Attestation,
     Certificate,
+    DerivationStep,
     Excess,
     Result,
-    Step,
-    Verification,
     weakest,
 )
 from iceform.errors import ProgramError
-from iceform.validation import tensor_of
-from iceform_estimators.algorithms import Algorithm
+from iceform_estimators.algorithms import EstimationAlgorithm
 from iceform_estimators.machine import Source
-from iceform_estimators.machine.machine import Program, Verifier
+from iceform_estimators.machine.program import FitRecord, MachineProgram, refuse_verify
 
 _WHAT = "fitted values; the coefficients of some are not unique"
-_ROUNDED_UP = 1 + 2.0**-50  # a product rounds by 2^-53 of itself, and so does their sum
 
 
 def of_fitted_values(found: Result, source: Source) -> Certificate:
@@ -51,9 +47,11 @@ def of_fitted_values(found: Result, source: Source) -> Certificate:
     last = found.errors.get("intercept", 0.0)
     worst = math.inf
     if math.isfinite(before.error) and math.isfinite(last):
-        worst = math.fsum([*(before.error * size for size in largest), last]) * _ROUNDED_UP
+        worst = math.fsum([*(before.error * size for size in largest), last]) * OUTWARD_FEW
     terms = {"distance of the coefficients, times samples": worst}
-    step = Step("fitted", "distance of the fitted values", worst, "sum_j e max_i |x_ij| + b")
+    step = DerivationStep(
+        "fitted", "distance of the fitted values", worst, "sum_j e max_i |x_ij| + b"
+    )
     made = Certificate.total(
         terms,
         domain={**before.domain, "what": "fitted values"},
@@ -100,7 +98,7 @@ def together(every: Sequence[Certificate], each: str) -> Certificate:
         kind=weakest(one.kind for one in every),
         assumptions=tuple(dict.fromkeys(a for one in every for a in one.assumptions)),
         excess=_excess([one.excess for one in every]),
-        _verifier=_EveryOne(tuple(every)),
+        _verifier=FitRecords(tuple(every)),
     )
 
 
@@ -129,38 +127,15 @@ def _excess(every: Sequence[Excess | None]) -> Excess | None:
 
 
 @dataclass(frozen=True, eq=False)
-class _EveryOne:
-    """Verifies every one of some certificates against the bound that is said of all."""
+class FitRecords:
+    """What the certificate of several fits speaks of: that of each."""
 
     every: tuple[Certificate, ...]
-
-    def __call__(self, *inputs: Any, certified: float, bits: int) -> Verification:
-        done = []
-        for k, one in enumerate(self.every):
-            if one._verifier is None:
-                raise ProgramError(
-                    f"number {k} of these {len(self.every)} certificates came without what it "
-                    "speaks of, and so they cannot be verified together"
-                )
-            done.append(one._verifier(*_of(inputs, k), certified=certified, bits=bits))
-        return Verification(
-            all(one.holds for one in done),
-            max(one.measured for one in done),
-            certified,
-            max(one.bits for one in done),
-        )
-
-
-def _of(inputs: tuple[Any, ...], k: int) -> tuple[Any, ...]:
-    """X, y and weights of one fit: of labels in columns its own."""
-    given = [tensor_of(f"input {place}", part) for place, part in enumerate(inputs)]
-    if len(given) > 1 and given[1].ndim == 2:
-        given[1] = given[1][:, k]
-    return tuple(given)
+    __call__ = staticmethod(refuse_verify)
 
 
 @dataclass(frozen=True, eq=False)
-class Recalled(Program):
+class Recalled(MachineProgram):
     """What a fit that keeps its samples answers at them, beside what is exact.
 
     Parameters
@@ -174,7 +149,7 @@ class Recalled(Program):
         None where labels are averaged as they are.
     """
 
-    model: Algorithm
+    model: EstimationAlgorithm
     memory: Any
     number: int | None = None
 
@@ -182,16 +157,8 @@ class Recalled(Program):
         """What is averaged."""
         return y if self.number is None else (y == self.number).to(y)
 
-    def enclosed(self, found: Result, given: Any) -> list[tuple[Any, Any]]:
-        """The answers at the samples, asked for now, each beside a ball that holds the exact."""
-        own = self.labels(given.y)
-        here = replace(self.memory, y=own.to(self.memory.y))
-        answers = here(given.x.to(here.y.device))
-        told = replace(found, answer=answers, _predict=here)
-        return self.model.enclosed(told, replace(given, y=own))
-
     def certified(self, found: Result, x: Tensor, y: Tensor) -> Certificate:
-        """Of the answers at all samples for labels y, verified on a copy of them if they are few.
+        """Of the answers at all samples for labels y.
 
         ``found`` is of a run with the labels that the memory holds.
         """
@@ -201,7 +168,7 @@ class Recalled(Program):
             made = replace(made, backend=found.certificate.backend)
         if self.number is not None:
             made = replace(made, domain={**made.domain, "answers": "shares of the classes"})
-        return replace(made, _verifier=Verifier.of(self, found, x, y))
+        return replace(made, _verifier=FitRecord.of(self, found, x, y))
 
 
 def attested(found: Sequence[Result]) -> Attestation:

@@ -1,3 +1,6 @@
-"""The playground: a page on which a prompt becomes an algorithm, and the server behind it."""
+"""The playground: a page on which a prompt becomes an algorithm."""
+
+from pathlib import Path
 
 __version__ = "0.3.0"
+BUILT = Path(__file__).with_name("built")  # the page, where it is built

@@ -1,11 +1,7 @@
-"""A stock GPT-2 doing least squares, kept by ``python -m iceform_playground.stock``.
-
-It needs ``iceform[export]``, which the playground itself does not.
-"""
+"""A run of a stock GPT-2 that does least squares, layer by layer."""
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,7 +10,6 @@ import torch
 
 from iceform.targets import LinearDescent, unmirrored, write
 
-STORED = Path(__file__).with_name("page") / "gpt2.json"
 _DIM, _STEPS, _SAMPLES = 3, 12, 40
 _CODE = """\
 spec = ice.targets.LinearDescent(dim=3, steps=12, positions=256)
@@ -63,7 +58,3 @@ def stock_run() -> dict[str, Any]:
         "kind": certificate.kind,
         "code": _CODE,
     }
-
-
-if __name__ == "__main__":
-    STORED.write_text(json.dumps(stock_run(), indent=1) + "\n", encoding="utf-8")

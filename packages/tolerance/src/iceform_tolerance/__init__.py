@@ -4,11 +4,11 @@
 RMSNorm, LayerNorm and a sum.
 """
 
-from iceform_tolerance.attack import DTYPES, QUICK, Row, Tightness, attacked, row, tightness
+from iceform_tolerance.attack import DTYPES, QUICK, AttackRow, Tightness, attacked, row, tightness
 from iceform_tolerance.attention import tolerance
-from iceform_tolerance.backends import Backend, backend_named
+from iceform_tolerance.backends import KernelBackend, backend_named
 from iceform_tolerance.cases import Shape
-from iceform_tolerance.kind import Kind
+from iceform_tolerance.kind import KernelKind
 from iceform_tolerance.layers import attention_norms, layer_norm, linear, rms_norm, total
 
 __version__ = "0.3.0"
@@ -16,9 +16,9 @@ __version__ = "0.3.0"
 __all__ = [
     "DTYPES",
     "QUICK",
-    "Backend",
-    "Kind",
-    "Row",
+    "AttackRow",
+    "KernelBackend",
+    "KernelKind",
     "Shape",
     "Tightness",
     "attacked",

@@ -13,11 +13,11 @@ from itertools import cycle, islice
 import torch
 from torch import Tensor
 
-from iceform_tolerance.backends import Backend
+from iceform_tolerance.backends import KernelBackend
 from iceform_tolerance.cases import CASES, Inputs, Shape, draw
-from iceform_tolerance.exact import judged, plain_value
+from iceform_tolerance.exact import plain_value, reference_and_bound
 from iceform_tolerance.kernels import Recipe, random_recipe, simulate
-from iceform_tolerance.kind import Kind
+from iceform_tolerance.kind import KernelKind
 
 DTYPES = {
     "fp32": torch.float32,
@@ -41,7 +41,7 @@ _EVERY = 97  # small runs between two long ones
 
 
 @dataclass(frozen=True)
-class Row:
+class AttackRow:
     """A kernel on inputs beside its tolerance: of one case, or of several summed up."""
 
     kernel: str
@@ -59,7 +59,7 @@ class Row:
     skipped: tuple[str, ...] = ()  # cases that the kernel does not take, and why
 
     @classmethod
-    def of(cls, rows: Sequence[Row]) -> Row:
+    def of(cls, rows: Sequence[AttackRow]) -> AttackRow:
         """Of one kernel and dtype, summed up."""
         ran = [row for row in rows if row.cases]
         top = worst(ran or rows)
@@ -84,16 +84,18 @@ class Row:
         return {name: None if x in unknown else x for name, x in asdict(self).items()}
 
 
-def examine(out: Tensor, inputs: Inputs, kind: Kind, kernel: str, case: str, shape: str) -> Row:
+def examine(
+    out: Tensor, inputs: Inputs, kind: KernelKind, kernel: str, case: str, shape: str
+) -> AttackRow:
     """Compare one output with its tolerance."""
-    allowed, exact = judged(inputs.problem(), kind)
+    allowed, exact = reference_and_bound(inputs.problem(), kind)
     off = ((out.double() - exact.value).abs() - exact.error).clamp(min=0.0)
     off = torch.where(out.isnan().to(off.device), math.inf, off)
     empty = allowed == 0
     seen = ~empty
     share = torch.where(empty, 0.0, off / allowed)
     at = int(share.argmax())
-    return Row(
+    return AttackRow(
         kernel=kernel,
         dtype=_name(inputs),
         case=case,
@@ -122,7 +124,7 @@ def _empty_rows(values: Tensor) -> str:
 
 
 def row(
-    backend: Backend,
+    backend: KernelBackend,
     shape: Shape,
     dtype: torch.dtype,
     device: torch.device,
@@ -130,7 +132,7 @@ def row(
     seed: int = 0,
     causal: bool = False,
     cases: Sequence[str] = tuple(CASES),
-) -> Row:
+) -> AttackRow:
     """Run a kernel on every case of a shape."""
     generator = torch.Generator().manual_seed(seed)
     kind, found = backend.kind(dtype, device), []
@@ -139,13 +141,15 @@ def row(
         if causal and inputs.mask is None:
             inputs = replace(inputs, causal=True)
         found.append(_against(backend, inputs, kind, case, str(shape)))
-    return Row.of(found)
+    return AttackRow.of(found)
 
 
-def _against(backend: Backend, inputs: Inputs, kind: Kind, case: str, shape: str) -> Row:
+def _against(
+    backend: KernelBackend, inputs: Inputs, kind: KernelKind, case: str, shape: str
+) -> AttackRow:
     out = backend.run(inputs)
     if isinstance(out, str):
-        return Row(backend.name, _name(inputs), case, shape, skipped=(f"{case}: {out}",))
+        return AttackRow(backend.name, _name(inputs), case, shape, skipped=(f"{case}: {out}",))
     return examine(out, inputs, kind, backend.name, case, shape)
 
 
@@ -153,11 +157,11 @@ def attack(
     cases: int,
     dtypes: Sequence[torch.dtype],
     device: torch.device,
-    backends: Sequence[Backend] = (),
+    backends: Sequence[KernelBackend] = (),
     *,
     seed: int = 0,
     long: bool = True,
-) -> Iterator[Row]:
+) -> Iterator[AttackRow]:
     """Correct kernels, simulated and given, on small hard inputs, until so many cases are done."""
     generator = torch.Generator().manual_seed(seed)
     done = 0
@@ -175,19 +179,19 @@ def attacked(
     cases: int,
     dtypes: Sequence[torch.dtype],
     device: torch.device,
-    backends: Sequence[Backend] = (),
+    backends: Sequence[KernelBackend] = (),
     *,
     seed: int = 0,
     progress: Callable[[int], None] = lambda done: None,
-) -> list[Row]:
+) -> list[AttackRow]:
     """Attack the bound with so many cases; a row for each kernel and dtype."""
-    groups: dict[tuple[str, str], list[Row]] = {}
+    groups: dict[tuple[str, str], list[AttackRow]] = {}
     done = 0
     for found in attack(cases, dtypes, device, backends, seed=seed):
         done += found.cases
         progress(done)
         groups.setdefault((found.kernel, found.dtype), []).append(found)
-    return [Row.of(rows) for _, rows in sorted(groups.items())]
+    return [AttackRow.of(rows) for _, rows in sorted(groups.items())]
 
 
 def _round(
@@ -195,8 +199,8 @@ def _round(
     case: str,
     shape: Shape,
     generator: torch.Generator,
-    backends: Sequence[Backend],
-) -> Iterator[Row]:
+    backends: Sequence[KernelBackend],
+) -> Iterator[AttackRow]:
     dtype, device = inputs.q.dtype, inputs.q.device
     online = bool(torch.randint(2, (), generator=generator))
     recipe = random_recipe(generator, online)
@@ -209,10 +213,10 @@ def _round(
         yield _against(backend, inputs, backend.kind(dtype, device), case, str(shape))
 
 
-def _stated(dtype: torch.dtype, online: bool) -> Kind:
+def _stated(dtype: torch.dtype, online: bool) -> KernelKind:
     """A kind for simulated kernels: hardware exponentials."""
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    return Kind.of(dtype, wide, online=online, exp_ulps=2.0)
+    return KernelKind.of(dtype, wide, online=online, exp_ulps=2.0)
 
 
 def _small(generator: torch.Generator) -> Shape:
@@ -224,7 +228,7 @@ def _small(generator: torch.Generator) -> Shape:
     )
 
 
-def worst(rows: Sequence[Row]) -> Row:
+def worst(rows: Sequence[AttackRow]) -> AttackRow:
     """The one that came nearest to its bound."""
     return max(rows, key=lambda row: row.ratio)
 
@@ -236,8 +240,8 @@ def search(
     *,
     seed: int = 0,
     cases: Sequence[str] = ("random", "same sign", "paths", "rising maximum", "ties"),
-    backends: Sequence[Backend] = (),
-) -> list[Row]:
+    backends: Sequence[KernelBackend] = (),
+) -> list[AttackRow]:
     """The worst that correct kernels do at a shape, simulated adversaries and given ones.
 
     Heads and queries are independent, so one head and a few queries stand for all. The values are
@@ -247,7 +251,7 @@ def search(
     small = replace(shape, batch=1, heads=1, kv_heads=1, queries=min(_PROBED, shape.queries))
     small = replace(small, keys=shape.length)
     generator = torch.Generator().manual_seed(seed)
-    found: list[Row] = []
+    found: list[AttackRow] = []
     for case in cases:
         inputs = draw(case, small, dtype, generator, device)
         for recipe in ADVERSARIES:
@@ -259,7 +263,9 @@ def search(
     return found
 
 
-def _simulated(inputs: Inputs, kind: Kind, recipe: Recipe, case: str, shape: str) -> Iterator[Row]:
+def _simulated(
+    inputs: Inputs, kind: KernelKind, recipe: Recipe, case: str, shape: str
+) -> Iterator[AttackRow]:
     out = simulate(inputs.problem(), kind, recipe)
     yield examine(out, inputs, kind, "simulated", case, shape)
     attacked = replace(inputs, v=_worst_values(inputs, kind, recipe))
@@ -267,7 +273,7 @@ def _simulated(inputs: Inputs, kind: Kind, recipe: Recipe, case: str, shape: str
     yield examine(out, attacked, kind, "simulated", f"{case}, worst values", shape)
 
 
-def _worst_values(inputs: Inputs, kind: Kind, recipe: Recipe) -> Tensor:
+def _worst_values(inputs: Inputs, kind: KernelKind, recipe: Recipe) -> Tensor:
     """Column c is aimed at query c."""
     keys, values = inputs.v.shape[-2:]
     seen = replace(inputs, v=torch.eye(keys).to(inputs.v).expand(*inputs.v.shape[:-2], -1, -1))
@@ -297,7 +303,7 @@ def tightness(
     shape: Shape,
     dtype: torch.dtype,
     device: torch.device,
-    backends: Sequence[Backend] = (),
+    backends: Sequence[KernelBackend] = (),
     *,
     seed: int = 0,
     cases: Sequence[str] | None = None,

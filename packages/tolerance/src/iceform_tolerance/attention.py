@@ -16,11 +16,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.validation import full_precision
+from iceform_tolerance.gpu import supports, walked
 from iceform_tolerance.inputs import Chunk, Problem, check_finite, problem_of, rounded
-from iceform_tolerance.kind import Kind
-from iceform_tolerance.reading import CASTS, Found, Read, Row, norm
+from iceform_tolerance.kind import KernelKind
+from iceform_tolerance.reading import CASTS, HeadStatistics, QueryStatistics, RowSums, norm
 from iceform_tolerance.theorem import Norms, all_keys, check_range, own_error, reached
-from iceform_tolerance.walking import takes, walked
 
 
 @full_precision
@@ -97,19 +97,19 @@ def tolerance(
     torch.Size([1, 2, 8, 16])
     """
     problem = problem_of(q, k, v, scale=scale, mask=mask, causal=causal, unread=True)
-    kind = Kind.of(
+    kind = KernelKind.of(
         dtype, accumulate, device=q.device, probabilities=probabilities, output=output,
         exp_ulps=exp_ulps, rescale_ulps=rescale_ulps, online=online, block=block, split=split,
     )  # fmt: skip
-    if not takes(problem, kind):
+    if not supports(problem, kind):
         check_finite(**problem.given)
     return bound(problem, kind)
 
 
 @torch.no_grad()
-def bound(problem: Problem, kind: Kind) -> Tensor:
+def bound(problem: Problem, kind: KernelKind) -> Tensor:
     """The theorem: by one walk on a GPU's matrix units where they are sharp, else in float64."""
-    if takes(problem, kind):
+    if supports(problem, kind):
         found = walked(problem, kind)
         if found is not None:
             return problem.shaped(found)
@@ -120,7 +120,7 @@ def bound(problem: Problem, kind: Kind) -> Tensor:
 
 
 @torch.no_grad()
-def evaluated(problem: Problem, kind: Kind, own: Kind) -> tuple[Tensor, Tensor, Tensor]:
+def evaluated(problem: Problem, kind: KernelKind, own: KernelKind) -> tuple[Tensor, Tensor, Tensor]:
     """In one walk: the bound, attention in float64, and that one's bound, its kind being ``own``.
 
     Both kinds must read the inputs as they are.
@@ -136,9 +136,9 @@ def evaluated(problem: Problem, kind: Kind, own: Kind) -> tuple[Tensor, Tensor, 
     return problem.shaped(allowed), problem.shaped(value), problem.shaped(error)
 
 
-def _rows(problem: Problem, kind: Kind) -> Iterator[tuple[Chunk, Row]]:
+def _rows(problem: Problem, kind: KernelKind) -> Iterator[tuple[Chunk, QueryStatistics]]:
     """Chunk by chunk; the host waits for a GPU once they are all on their way."""
-    read, scratch, most = Read.of(problem, kind), problem.scratch(), []
+    read, scratch, most = HeadStatistics.of(problem, kind), problem.scratch(), []
     for chunk in problem.chunks():
         row = _row(problem, kind, read, chunk, scratch)
         most.append(torch.stack(reached(row.norms, read.largest[chunk.heads])))
@@ -147,7 +147,9 @@ def _rows(problem: Problem, kind: Kind) -> Iterator[tuple[Chunk, Row]]:
     check_range(kind, logit, value)
 
 
-def _row(problem: Problem, kind: Kind, read: Read, chunk: Chunk, scratch: Tensor) -> Row:
+def _row(
+    problem: Problem, kind: KernelKind, read: HeadStatistics, chunk: Chunk, scratch: Tensor
+) -> QueryStatistics:
     q = chunk.of(problem.q).double()
     same = problem.q.dtype == kind.dtype
     q_read = q if same else rounded(q, kind.low)
@@ -175,7 +177,7 @@ def _row(problem: Problem, kind: Kind, read: Read, chunk: Chunk, scratch: Tensor
     )
     own = own_error(norms)
     found = _found(read, chunk, logits.sub_(top).exp_(), bias, own)
-    return Row(norms, found.sums(read, chunk.heads), found.output, empty, own)
+    return QueryStatistics(norms, found.sums(read, chunk.heads), found.output, empty, own)
 
 
 def _largest(bias: Tensor, allowed: Tensor | None) -> Tensor:
@@ -183,7 +185,9 @@ def _largest(bias: Tensor, allowed: Tensor | None) -> Tensor:
     return seen.abs().amax(-1, keepdim=True)
 
 
-def _found(read: Read, chunk: Chunk, weights: Tensor, bias: Tensor | None, own: Tensor) -> Found:
+def _found(
+    read: HeadStatistics, chunk: Chunk, weights: Tensor, bias: Tensor | None, own: Tensor
+) -> RowSums:
     total = weights.sum(-1, keepdim=True).clamp(min=1.0)
     found = torch.bmm(weights, chunk.seen(read.columns)) / total
     d = read.values
@@ -198,4 +202,4 @@ def _found(read: Read, chunk: Chunk, weights: Tensor, bias: Tensor | None, own: 
         columns = read.columns[chunk.heads, :, 2 * d : 3 * d]
         more["bias"] = weighted.sum(-1, keepdim=True) / total
         more["bias_away"] = torch.bmm(weighted, columns) / total
-    return Found(output, size, away, k_away, found[..., 4 * d : 4 * d + 1], own, **more)
+    return RowSums(output, size, away, k_away, found[..., 4 * d : 4 * d + 1], own, **more)

@@ -14,13 +14,13 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from iceform.errors import ProgramError
 from iceform_tolerance.cases import Inputs
-from iceform_tolerance.kind import Kind
+from iceform_tolerance.kind import KernelKind
 
 _NARROW = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 @dataclass(frozen=True)
-class Backend:
+class KernelBackend:
     """A kernel and its kind on a device."""
 
     name: str
@@ -31,11 +31,11 @@ class Backend:
         """What it computes with: PyTorch has no attention for float8 and reads it as bfloat16."""
         return torch.bfloat16 if dtype in _NARROW else dtype
 
-    def kind(self, dtype: torch.dtype, device: torch.device) -> Kind:
+    def kind(self, dtype: torch.dtype, device: torch.device) -> KernelKind:
         """Its kind, with the defaults of its device."""
         read = self.reads(dtype)
         wide = torch.float64 if read == torch.float64 else torch.float32
-        return Kind.of(read, wide, device=device)
+        return KernelKind.of(read, wide, device=device)
 
     def run(self, inputs: Inputs) -> Tensor | str:
         """Its output, or why it cannot run on these inputs."""
@@ -76,15 +76,15 @@ def _only(which: SDPBackend) -> Callable[[Inputs], Tensor]:
 
 
 BACKENDS = {
-    "sdpa": Backend("sdpa", _sdpa, positive=True),
-    "math": Backend("math", _only(SDPBackend.MATH)),
-    "efficient": Backend("efficient", _only(SDPBackend.EFFICIENT_ATTENTION)),
-    "flash": Backend("flash", _only(SDPBackend.FLASH_ATTENTION), positive=True),
-    "cudnn": Backend("cudnn", _only(SDPBackend.CUDNN_ATTENTION), positive=True),
+    "sdpa": KernelBackend("sdpa", _sdpa, positive=True),
+    "math": KernelBackend("math", _only(SDPBackend.MATH)),
+    "efficient": KernelBackend("efficient", _only(SDPBackend.EFFICIENT_ATTENTION)),
+    "flash": KernelBackend("flash", _only(SDPBackend.FLASH_ATTENTION), positive=True),
+    "cudnn": KernelBackend("cudnn", _only(SDPBackend.CUDNN_ATTENTION), positive=True),
 }
 
 
-def backend_named(name: str) -> Backend:
+def backend_named(name: str) -> KernelBackend:
     """One of PyTorch's by name, or ``module:function`` with the arguments of PyTorch's."""
     if name in BACKENDS:
         return BACKENDS[name]
@@ -96,7 +96,7 @@ def backend_named(name: str) -> Backend:
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as missing:
         raise ProgramError(f"{name} cannot be imported: {missing}") from None
-    return Backend(name, lambda inputs: _call_own(found, inputs))
+    return KernelBackend(name, lambda inputs: _call_own(found, inputs))
 
 
 def _call_own(function: Callable[..., Tensor], inputs: Inputs) -> Tensor:

@@ -14,8 +14,8 @@ import torch
 from iceform.arithmetic import at_most
 from iceform.errors import DeviceError, IceformError, ProgramError
 from iceform.validation import check_size
-from iceform_tolerance.attack import DTYPES, QUICK, Row, Tightness, attacked, row, tightness
-from iceform_tolerance.backends import Backend, backend_named
+from iceform_tolerance.attack import DTYPES, QUICK, AttackRow, Tightness, attacked, row, tightness
+from iceform_tolerance.backends import KernelBackend, backend_named
 from iceform_tolerance.cases import Shape
 
 VIOLATED, USAGE = 1, 2  # exit statuses: a kernel broke its bound; what a user can mend
@@ -93,7 +93,7 @@ def _run(asked: argparse.Namespace) -> bool:
 
 
 def _compare(
-    asked: argparse.Namespace, kernel: Backend, dtypes: list[torch.dtype], place: torch.device
+    asked: argparse.Namespace, kernel: KernelBackend, dtypes: list[torch.dtype], place: torch.device
 ) -> bool:
     batch, heads, tokens, dim = asked.shape
     shape = Shape(batch, heads, tokens, dim, kv_heads=asked.kv_heads)
@@ -136,7 +136,7 @@ def _print_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
         )
 
 
-def _print_rows(rows: Sequence[Row], tight: Sequence[Tightness | None]) -> None:
+def _print_rows(rows: Sequence[AttackRow], tight: Sequence[Tightness | None]) -> None:
     print(f"{rows[0].kernel}, {rows[0].shape}: {rows[0].elements:,} elements a dtype")
     _print_table(
         ("dtype", "error", "bound", "ratio", "on", "violations", "search"),
@@ -162,7 +162,7 @@ def _print_rows(rows: Sequence[Row], tight: Sequence[Tightness | None]) -> None:
             print(f"not run: {found.dtype}, {why}")
 
 
-def _print_totals(totals: Sequence[Row]) -> None:
+def _print_totals(totals: Sequence[AttackRow]) -> None:
     _print_table(
         ("kernel", "dtype", "cases", "elements", "violations", "error/bound", "on"),
         [

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from iceform.arithmetic import Format, double_double
-from iceform.arithmetic.double_double import Pair
+from iceform.arithmetic.double_double import DoubleDouble
 from iceform_tolerance.attention import bound, evaluated
 from iceform_tolerance.inputs import Chunk, Problem, rounded
-from iceform_tolerance.kind import Kind
+from iceform_tolerance.kind import KernelKind
 
 # Of the tolerance: what the reference may be off by before more digits are worth their cost.
 _SHARE = 2.0**-7
 # float64 attention of this library: a row at a time, exponentials within two ulps.
-PLAIN = Kind.of(torch.float64, torch.float64, online=False, split=False)
+PLAIN = KernelKind.of(torch.float64, torch.float64, online=False, split=False)
 _PRODUCTS = 2.0**-960  # below it the low part of a product underflows
 
 
@@ -35,7 +35,7 @@ class Reference:
 
 
 @torch.no_grad()
-def judged(problem: Problem, kind: Kind) -> tuple[Tensor, Reference]:
+def reference_and_bound(problem: Problem, kind: KernelKind) -> tuple[Tensor, Reference]:
     """The tolerance of a kind, and exact attention well within it.
 
     In float64 where its error is a small share of the tolerance, else in double-doubles.
@@ -49,7 +49,7 @@ def judged(problem: Problem, kind: Kind) -> tuple[Tensor, Reference]:
     return allowed, first if bool(enough.all()) else doubled(problem)
 
 
-def _is_read(x: Tensor, kind: Kind) -> bool:
+def _is_read(x: Tensor, kind: KernelKind) -> bool:
     """Whether a kernel reads these very numbers."""
     return bool((rounded(x, kind.low) == x.double()).all())
 
@@ -75,7 +75,7 @@ def plain_value(problem: Problem) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Doubled(Kind):
+class _Doubled(KernelKind):
     """Double-doubles as a kind: their unit in place of float64's, but for the output."""
 
     @property
@@ -113,10 +113,10 @@ def _doubled_chunk(problem: Problem, chunk: Chunk) -> Tensor:
     hidden = torch.zeros_like(logits.hi, dtype=torch.bool) if allowed is None else ~allowed
     top = _largest(logits, hidden)
     weights = double_double.exp(double_double.sub(logits, top))
-    weights = Pair(*(part.masked_fill(hidden, 0.0) for part in weights))
+    weights = DoubleDouble(*(part.masked_fill(hidden, 0.0) for part in weights))
     total = double_double.sum_last(weights)
     empty = total.hi == 0
-    total = Pair(torch.where(empty, 1.0, total.hi), total.lo)
+    total = DoubleDouble(torch.where(empty, 1.0, total.hi), total.lo)
     columns = [
         double_double.sum_last(double_double.mul(weights, double_double.pair(column)))
         for column in v.mT.unsqueeze(-2).unbind(1)
@@ -124,7 +124,7 @@ def _doubled_chunk(problem: Problem, chunk: Chunk) -> Tensor:
     return torch.stack([double_double.div(c, total).double() for c in columns], -1)
 
 
-def _largest(logits: Pair, hidden: Tensor) -> Pair:
+def _largest(logits: DoubleDouble, hidden: Tensor) -> DoubleDouble:
     """A reference to subtract: any number near the maximum does, as long as it is one number."""
     top = logits.hi.masked_fill(hidden, -math.inf).amax(-1, keepdim=True)
     return double_double.pair(torch.where(top == -math.inf, 0.0, top))

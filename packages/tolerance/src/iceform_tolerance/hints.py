@@ -21,7 +21,7 @@ from iceform.errors import IceformError
 from iceform_tolerance.attention import bound
 from iceform_tolerance.exact import plain_value
 from iceform_tolerance.inputs import Problem
-from iceform_tolerance.kind import Kind
+from iceform_tolerance.kind import KernelKind
 
 _BLOCKS = (16, 32, 64, 128, 256, 512)
 _LEFT = 0.02  # of the violations may be left over
@@ -34,7 +34,7 @@ _LARGEST = 1 << 24  # logits of a problem that is tried out; of larger ones, a f
 @dataclass(frozen=True, eq=False)
 class _Case:
     problem: Problem
-    kind: Kind
+    kind: KernelKind
     out: Tensor  # (heads, group, queries, values)
     tolerance: Tensor
     violated: Tensor
@@ -58,7 +58,7 @@ class _Case:
 
 
 def hint(
-    problem: Problem, kind: Kind, out: Tensor, tolerance: Tensor, violated: Tensor
+    problem: Problem, kind: KernelKind, out: Tensor, tolerance: Tensor, violated: Tensor
 ) -> str | None:
     """The first mistake that explains the violations, as a sentence; None if none does."""
     shape = (*problem.q.shape[:-1], problem.v.shape[-1])
@@ -77,8 +77,8 @@ def hint(
 
 
 def _some_heads(
-    problem: Problem, kind: Kind, out: Tensor, tolerance: Tensor, violated: Tensor
-) -> tuple[Problem, Kind, Tensor, Tensor, Tensor]:
+    problem: Problem, kind: KernelKind, out: Tensor, tolerance: Tensor, violated: Tensor
+) -> tuple[Problem, KernelKind, Tensor, Tensor, Tensor]:
     """A head with most violations, where all of them would take long."""
     heads, group, queries, _ = problem.q.shape
     if heads * group * queries * problem.keys <= _LARGEST or problem.mask is not None:

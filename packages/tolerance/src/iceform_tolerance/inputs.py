@@ -211,7 +211,7 @@ def problem_of(
 
 
 def rounded(x: Tensor, low: Format) -> Tensor:
-    """X as a kernel of that format reads it, as float64."""
+    """x as a kernel of that format reads it, as float64."""
     read = x.to(low.dtype).double()
     if not bool(torch.isfinite(read).all()) or bool((x.double().abs() > low.largest).any()):
         most = float(x.double().abs().amax())

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from iceform.arithmetic import Format
 from iceform_tolerance.inputs import Problem
-from iceform_tolerance.kind import Kind
+from iceform_tolerance.kind import KernelKind
 
 MODES = ("nearest", "zero", "away")
 ORDERS = ("sequential", "unit", "halves")
@@ -86,10 +86,10 @@ def round_to(x: Tensor, form: Format, mode: str = "nearest", flush: bool = False
 
 
 @dataclass(frozen=True)
-class _Machine:
+class _RecipeRun:
     """A recipe on a kind."""
 
-    kind: Kind
+    kind: KernelKind
     recipe: Recipe
     factor: float | None = None  # scale log2(e), where the exponential's argument is fused
 
@@ -150,7 +150,7 @@ class _Machine:
         return self.rounder(self.recipe.logits)(y)
 
 
-def simulate(problem: Problem, kind: Kind, recipe: Recipe) -> Tensor:
+def simulate(problem: Problem, kind: KernelKind, recipe: Recipe) -> Tensor:
     """What that kernel returns, as float64."""
     machine = _machine(problem, kind, recipe)
     q = problem.q.flatten(1, 2)
@@ -162,8 +162,8 @@ def simulate(problem: Problem, kind: Kind, recipe: Recipe) -> Tensor:
     return problem.shaped(out.reshape(*problem.q.shape[:-1], -1))
 
 
-def _machine(problem: Problem, kind: Kind, recipe: Recipe) -> _Machine:
-    machine = _Machine(kind, recipe)
+def _machine(problem: Problem, kind: KernelKind, recipe: Recipe) -> _RecipeRun:
+    machine = _RecipeRun(kind, recipe)
     if not (recipe.fused and problem.scale > 0 and not problem.additive):
         return machine
     factor = machine.rounder(recipe.logits)(
@@ -172,7 +172,7 @@ def _machine(problem: Problem, kind: Kind, recipe: Recipe) -> _Machine:
     return replace(machine, factor=float(factor))
 
 
-def _logits(machine: _Machine, problem: Problem, q: Tensor, k: Tensor) -> Tensor:
+def _logits(machine: _RecipeRun, problem: Problem, q: Tensor, k: Tensor) -> Tensor:
     """Scaled and masked; in units of log 2 where exp2 is used."""
     recipe, fl = machine.recipe, machine.rounder(machine.recipe.logits)
     if machine.factor is not None:
@@ -191,7 +191,7 @@ def _logits(machine: _Machine, problem: Problem, q: Tensor, k: Tensor) -> Tensor
     return _masked(machine, problem, logits)
 
 
-def _masked(machine: _Machine, problem: Problem, logits: Tensor) -> Tensor:
+def _masked(machine: _RecipeRun, problem: Problem, logits: Tensor) -> Tensor:
     fl = machine.rounder(machine.recipe.logits)
     group, queries = problem.q.shape[1:3]
     for chunk in problem.chunks():
@@ -210,7 +210,7 @@ def _masked(machine: _Machine, problem: Problem, logits: Tensor) -> Tensor:
     return logits
 
 
-def _weights(machine: _Machine, logits: Tensor, reference: Tensor, ulps: float) -> Tensor:
+def _weights(machine: _RecipeRun, logits: Tensor, reference: Tensor, ulps: float) -> Tensor:
     """e^{logits - reference}; hidden keys have weight zero."""
     fl = machine.rounder(machine.recipe.logits)
     if machine.factor is None:
@@ -221,7 +221,7 @@ def _weights(machine: _Machine, logits: Tensor, reference: Tensor, ulps: float) 
     return torch.where(logits == -math.inf, 0.0, machine.exp(natural, ulps))
 
 
-def _factor(machine: _Machine, old: Tensor, new: Tensor) -> Tensor:
+def _factor(machine: _RecipeRun, old: Tensor, new: Tensor) -> Tensor:
     """What running sums are multiplied by: the exponential of a difference of references."""
     fl, ulps = machine.rounder(machine.recipe.logits), machine.kind.rescale_ulps
     argument = fl(old - new)
@@ -231,7 +231,7 @@ def _factor(machine: _Machine, old: Tensor, new: Tensor) -> Tensor:
     return torch.where(old == -math.inf, 0.0, machine.exp(natural, ulps))
 
 
-def _probabilities(machine: _Machine, weights: Tensor) -> Tensor:
+def _probabilities(machine: _RecipeRun, weights: Tensor) -> Tensor:
     if machine.recipe.kept or machine.kind.probability_unit == 0:
         return weights
     return weights.to(machine.kind.probabilities).double()
@@ -241,7 +241,7 @@ def _finite(reference: Tensor) -> Tensor:
     return torch.where(reference == -math.inf, 0.0, reference)
 
 
-def _whole(machine: _Machine, logits: Tensor, v: Tensor) -> Tensor:
+def _whole(machine: _RecipeRun, logits: Tensor, v: Tensor) -> Tensor:
     """Softmax of whole rows, rounded, then the product with v."""
     kind, recipe = machine.kind, machine.recipe
     top = _finite(logits.amax(-1, keepdim=True))
@@ -253,7 +253,7 @@ def _whole(machine: _Machine, logits: Tensor, v: Tensor) -> Tensor:
     return machine.matmul(_probabilities(machine, shares), v, None, recipe.numerator)
 
 
-def _online(machine: _Machine, logits: Tensor, v: Tensor) -> Tensor:
+def _online(machine: _RecipeRun, logits: Tensor, v: Tensor) -> Tensor:
     """Blocks with a running reference, in one part or several that are merged."""
     up = machine.rounder(machine.recipe.numerator)
     bounds = [
@@ -270,7 +270,7 @@ def _online(machine: _Machine, logits: Tensor, v: Tensor) -> Tensor:
     return _merged(machine, parts)
 
 
-def _walk(machine: _Machine, logits: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _walk(machine: _RecipeRun, logits: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Numerator, denominator and reference after all blocks."""
     kind, recipe = machine.kind, machine.recipe
     up, down = machine.rounder(recipe.numerator), machine.rounder(recipe.denominator)
@@ -295,7 +295,7 @@ def _walk(machine: _Machine, logits: Tensor, v: Tensor) -> tuple[Tensor, Tensor,
     return numerator, total, reference
 
 
-def _merged(machine: _Machine, parts: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
+def _merged(machine: _RecipeRun, parts: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
     """Flash-decoding: shares e^{lse_i - lse}, lse_i = m_i + log L_i."""
     fl, up = machine.rounder(machine.recipe.logits), machine.rounder(machine.recipe.numerator)
     if machine.factor is not None:  # references in the units of arguments from here on

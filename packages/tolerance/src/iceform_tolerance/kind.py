@@ -47,7 +47,7 @@ HALF_ON_CPU_ULPS = 1024.0
 
 
 @dataclass(frozen=True)
-class Kind:
+class KernelKind:
     """A kind of kernel; see :func:`iceform_tolerance.tolerance` for the fields."""
 
     dtype: torch.dtype
@@ -74,7 +74,7 @@ class Kind:
         online: bool = True,
         block: int = 1,
         split: bool | None = None,
-    ) -> Kind:
+    ) -> KernelKind:
         """A kind with its defaults filled in, and checked."""
         low, wide = format_of(dtype), format_of(accumulate)
         if wide.u > low.u:

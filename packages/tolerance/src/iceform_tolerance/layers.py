@@ -47,7 +47,7 @@ from iceform.arithmetic import compounded, format_of, log_steps, sum_steps
 from iceform.errors import BoundError, DtypeError, ShapeError
 from iceform.validation import check_positive, check_size
 from iceform_tolerance.inputs import check_finite, rounded, scale_of
-from iceform_tolerance.kind import SPLIT_SUMS, Kind
+from iceform_tolerance.kind import SPLIT_SUMS, KernelKind
 from iceform_tolerance.theorem import Norms, bound_from_norms
 
 # Every bound below is a short float64 computation on sums of at most 2^24 terms: 2^-26 covers it.
@@ -83,7 +83,7 @@ def attention_norms(
     kind
         Further keywords of :func:`iceform_tolerance.tolerance`, and ``device``: where it runs.
     """
-    stated = Kind.of(dtype, accumulate, **kind)
+    stated = KernelKind.of(dtype, accumulate, **kind)
     keys, dim = check_size("keys", keys), check_size("dim", dim)
     moves = 0.0 if representable else stated.low.u
     tiny = 0.0 if representable else stated.low.rounded_underflow * math.sqrt(dim)
@@ -113,7 +113,7 @@ class _Read:
     moved: Tensor  # |x - x̂|, at most
 
     @classmethod
-    def of(cls, x: Tensor, name: str, kind: Kind, length: int | None = None) -> _Read:
+    def of(cls, x: Tensor, name: str, kind: KernelKind, length: int | None = None) -> _Read:
         """Checked; a vector of that length where one is given."""
         if not isinstance(x, Tensor) or not x.is_floating_point():
             what = x.dtype if isinstance(x, Tensor) else type(x).__name__
@@ -140,7 +140,7 @@ class _Read:
         return cls(exact, size, moved)
 
 
-def _finished(kind: Kind, size: Tensor, error: Tensor, reached: Tensor) -> Tensor:
+def _finished(kind: KernelKind, size: Tensor, error: Tensor, reached: Tensor) -> Tensor:
     """The rounding of the output, added; infinite where something may overflow.
 
     Parameters
@@ -167,7 +167,7 @@ def total(
     output: torch.dtype | None = None,
 ) -> Float[Tensor, "*batch"]:
     """Bound of a sum over the last axis, in any order; infinite where it may overflow."""
-    kind = Kind.of(dtype, accumulate, output=output)
+    kind = KernelKind.of(dtype, accumulate, output=output)
     read = _Read.of(x, "x", kind)
     steps, size = sum_steps(x.shape[-1]), read.size.sum(-1)
     factor = compounded(steps, kind.wide.faithful)
@@ -190,7 +190,7 @@ def linear(
 ) -> Float[Tensor, "*batch m"]:
     """Bound of `torch.nn.functional.linear`; infinite where it may overflow."""
     device = x.device if isinstance(x, Tensor) else "cpu"
-    kind = Kind.of(dtype, accumulate, output=output, split=split, device=device)
+    kind = KernelKind.of(dtype, accumulate, output=output, split=split, device=device)
     given, matrix = _Read.of(x, "x", kind), _Read.of(weight, "weight", kind)
     if weight.ndim != 2 or x.shape[-1] != weight.shape[-1]:
         raise ShapeError(
@@ -233,8 +233,8 @@ def rms_norm(
 
     It is infinite where squares may overflow, and where they and ``eps`` may underflow.
     """
-    kind = Kind.of(dtype, accumulate, output=output)
-    return _norm(x, weight, None, eps, kind, root_ulps, _Form(centred=False, moments=False))
+    kind = KernelKind.of(dtype, accumulate, output=output)
+    return _norm(x, weight, None, eps, kind, root_ulps, _NormKind(centred=False, moments=False))
 
 
 @torch.no_grad()
@@ -254,8 +254,8 @@ def layer_norm(
 
     It is infinite where squares may overflow, and where they and ``eps`` may underflow.
     """
-    kind = Kind.of(dtype, accumulate, output=output)
-    return _norm(x, weight, bias, eps, kind, root_ulps, _Form(centred=True, moments=moments))
+    kind = KernelKind.of(dtype, accumulate, output=output)
+    return _norm(x, weight, bias, eps, kind, root_ulps, _NormKind(centred=True, moments=moments))
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,7 +299,9 @@ class _Spread:
     reached: Tensor  # the largest number on the way
 
     @classmethod
-    def of(cls, kind: Kind, given: _Read, exact: _Exact, eps: float, form: _Form) -> _Spread:
+    def of(
+        cls, kind: KernelKind, given: _Read, exact: _Exact, eps: float, form: _NormKind
+    ) -> _Spread:
         n, unit, tiny = given.size.shape[-1], kind.wide.faithful, kind.wide.underflow
         steps = sum_steps(n) + 6
         grown = 1 + compounded(steps, unit)
@@ -334,7 +336,7 @@ class _Spread:
 
 
 @dataclass(frozen=True)
-class _Form:
+class _NormKind:
     """Which norm: whether a mean is subtracted, and whether the variance is of moments."""
 
     centred: bool
@@ -346,9 +348,9 @@ def _norm(
     weight: Tensor | None,
     bias: Tensor | None,
     eps: float,
-    kind: Kind,
+    kind: KernelKind,
     root_ulps: float,
-    form: _Form,
+    form: _NormKind,
 ) -> Tensor:
     eps, root_ulps = check_positive("eps", eps), check_positive("root_ulps", root_ulps)
     given = _Read.of(x, "x", kind)
@@ -385,12 +387,12 @@ def _norm(
     return _finished(kind, answer.abs() + own + (1 - 1 / _OWN) * value, error, reached)
 
 
-def _rounding(kind: Kind) -> float:
+def _rounding(kind: KernelKind) -> float:
     """Of x/r to dtype before the weight; covers kernels without it."""
     return kind.low.u if kind.low.u > kind.wide.u else 0.0
 
 
-def _rounding_underflow(kind: Kind) -> float:
+def _rounding_underflow(kind: KernelKind) -> float:
     """What that rounding, and reading what it gave, may lose of a small number."""
     if not _rounding(kind):
         return 0.0

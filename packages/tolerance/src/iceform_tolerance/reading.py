@@ -9,18 +9,18 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from iceform.arithmetic import UNIT
 from iceform_tolerance.inputs import Problem, rounded
-from iceform_tolerance.kind import Kind
+from iceform_tolerance.kind import KernelKind
 from iceform_tolerance.theorem import Norms, Sums, rounded_bound
 
-_U64 = 2.0**-53
 # A cast from float64 may pass through float32: a rounding to nearest of 24 bits comes first.
 CASTS = 1 + 2.0**-11
 _LANES = 8  # float64 in a vector: products with a multiple of it are faster
 
 
 @dataclass(frozen=True, eq=False)
-class Read:
+class HeadStatistics:
     """What all queries of a head share: keys and values as read, their norms, extremes of v."""
 
     given_k: Tensor  # (heads, keys, dim), as given; hidden ones are zero
@@ -35,7 +35,7 @@ class Read:
     moves: bool  # whether k or v is not what is read
 
     @classmethod
-    def of(cls, problem: Problem, kind: Kind) -> Read:
+    def of(cls, problem: Problem, kind: KernelKind) -> HeadStatistics:
         exactly = torch.float64 if problem.k.dtype != kind.dtype else _held(kind.dtype)
         k, v = problem.k.to(exactly), problem.v.to(exactly)
         hidden = problem.hidden_keys()
@@ -111,7 +111,7 @@ def norm(x: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
+class QueryStatistics:
     """What the theorem needs of a chunk's queries."""
 
     norms: Norms
@@ -120,13 +120,13 @@ class Row:
     empty: Tensor
     own: Tensor  # of float64
 
-    def bound(self, kind: Kind) -> Tensor:
+    def bound(self, kind: KernelKind) -> Tensor:
         whole = rounded_bound(kind, self.norms, self.sums).mul_(torch.exp(self.own))
         return whole.masked_fill_(self.empty, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class RowSums:
     """Sums as they were found, (heads, rows, values) and (heads, rows, 1).
 
     Those of non-negative terms are off by a factor e^own, upwards or downwards.
@@ -144,13 +144,13 @@ class Found:
     bias_away: Tensor | None = None  # Σ p |b| |v - c̄|
     bias: Tensor | None = None  # Σ p |b|
 
-    def sums(self, read: Read, heads: slice) -> Sums:
+    def sums(self, read: HeadStatistics, heads: slice) -> Sums:
         """At their largest."""
         more, centre = torch.exp(self.own), read.centre[heads]
         # The output is a sum of terms of both signs: its own error is absolute.
         unsure = torch.expm1(self.own) * more
         size = self.size if self.moved is None else self.size + self.moved
-        off = (self.output - centre).abs_().add_(2 * _U64 * centre.abs()).addcmul_(unsure, size)
+        off = (self.output - centre).abs_().add_(2 * UNIT * centre.abs()).addcmul_(unsure, size)
         k = more * self.k
 
         def times(weights: Tensor | None, away: Tensor | None) -> Tensor | None:

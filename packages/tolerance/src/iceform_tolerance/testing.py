@@ -11,10 +11,10 @@ from torch import Tensor
 from iceform.arithmetic import at_most
 from iceform.errors import DeviceError, DtypeError, ShapeError
 from iceform.validation import check_choice
-from iceform_tolerance.exact import judged
+from iceform_tolerance.exact import reference_and_bound
 from iceform_tolerance.hints import hint
 from iceform_tolerance.inputs import Problem, problem_of
-from iceform_tolerance.kind import Kind
+from iceform_tolerance.kind import KernelKind
 
 __all__ = ["assert_attention_close"]
 
@@ -59,8 +59,8 @@ def assert_attention_close(
     if accumulate is None:
         accumulate = torch.float64 if dtype == torch.float64 else torch.float32
     kind.setdefault("output", out.dtype)  # a kernel that returns another dtype than it reads
-    stated = Kind.of(dtype, accumulate, **{"device": q.device, **kind})
-    allowed, exact = judged(problem, stated)
+    stated = KernelKind.of(dtype, accumulate, **{"device": q.device, **kind})
+    allowed, exact = reference_and_bound(problem, stated)
     off = (out.double() - exact.value).abs()
     within = off <= allowed + exact.error
     if empty_rows == "any":
@@ -85,7 +85,7 @@ def _check_out(out: Tensor, problem: Problem) -> None:
 
 def _report(
     problem: Problem,
-    kind: Kind,
+    kind: KernelKind,
     out: Tensor,
     exact: Tensor,
     allowed: Tensor,

@@ -20,8 +20,8 @@ rounding model of :mod:`iceform.arithmetic.rounding` (U, λ, steps, l), and in s
    maybe rounded to nearest in ``probabilities`` and maybe divided by the denominator first;
 4. divides, and rounds to nearest in ``output``.
 
-**Theorem.** Let c = :meth:`Kind.logit_steps`, a = :meth:`Kind.argument_steps`, R the number of
-rescalings, N and D the steps of numerator and denominator, γ_k = e^{kl} - 1, and
+**Theorem.** Let c = :meth:`KernelKind.logit_steps`, a = :meth:`KernelKind.argument_steps`, R the
+number of rescalings, N and D the steps of numerator and denominator, γ_k = e^{kl} - 1, and
 
 .. math::
    τ_j &= γ_{c+a} (|σ| ‖\hat q‖ ‖\hat k_j‖ + |b_j|)
@@ -67,10 +67,10 @@ additions, R rescalings, relative to the kernel's reference, which is e^{±τ} o
 Λ = λ (2n + R + 8) e^{2τ + d}, and Λ_v = Λ (1 + θ) (1 + 2 max|v̂|). ∎
 
 **The second bound.** ô is also a convex combination of the v̂_j up to (1 + θ_j)/(1 + φ_j) and
-underflow, whatever the weights: |ô - o| <= max v - min v + (e^{Nl + d} (1 + u_p) - 1) max|v̂| + ....
-The smaller one counts: where the logits' own errors reach 1, no weight is known any more, and the
-bound is the spread of the values. Where U|m| reaches 1 too, a fused argument of the exponential may
-overflow, and the bound is infinite: no such kernel is safe there.
+underflow, whatever the weights: |ô - o| <= max v - min v + (e^{Nl + d} (1 + u_p) - 1) max|v̂| +
+.... The smaller one counts: where the logits' own errors reach 1, no weight is known any more, and
+the bound is the spread of the values. Where U|m| reaches 1 too, a fused argument of the exponential
+may overflow, and the bound is infinite: no such kernel is safe there.
 """
 
 from __future__ import annotations
@@ -81,11 +81,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from iceform.arithmetic import compounded, log_steps
+from iceform.arithmetic import UNIT, compounded, log_steps
 from iceform.errors import BoundError
-from iceform_tolerance.kind import Kind
-
-_U64 = 2.0**-53
+from iceform_tolerance.kind import KernelKind
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +105,7 @@ class Norms:
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """P-weighted sums of a row: (heads, rows, values) tensors, and (heads, rows, 1) ones."""
+    """p-weighted sums of a row: (heads, rows, values) tensors, and (heads, rows, 1) ones."""
 
     output: Tensor  # |o|
     size: Tensor  # Σ p |v̂|
@@ -143,7 +141,7 @@ def reached(norms: Norms, largest: Tensor) -> tuple[Tensor, Tensor]:
     return logit, norms.present.amax() * largest.amax()
 
 
-def check_range(kind: Kind, logit: float, value: float) -> None:
+def check_range(kind: KernelKind, logit: float, value: float) -> None:
     """No overflow on the way."""
     limit = kind.wide.largest / 4
     for what, most in (("logits", logit), ("sums of values", value)):
@@ -165,7 +163,7 @@ def own_error(norms: Norms) -> Tensor:
 
 def own_error_steps(dim: int, keys: int) -> tuple[float, float]:
     """Of :func:`own_error`: what a logit is multiplied by, and what is added."""
-    return 8 * _U64 * (dim + 16), 8 * _U64 * (keys + dim + 32)
+    return 8 * UNIT * (dim + 16), 8 * UNIT * (keys + dim + 32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,7 +181,7 @@ class _Steps:
     lost: Tensor  # Λ
 
     @classmethod
-    def of(cls, kind: Kind, norms: Norms) -> _Steps:
+    def of(cls, kind: KernelKind, norms: Norms) -> _Steps:
         n, keys, tiny = norms.present, norms.keys, kind.underflow
         unit = kind.wide.faithful
         per_bias = compounded(kind.logit_steps(norms.dim) + kind.argument_steps, unit)
@@ -210,7 +208,7 @@ class _Steps:
         )
 
 
-def sums_error(kind: Kind, norms: Norms) -> tuple[Tensor, Tensor]:
+def sums_error(kind: KernelKind, norms: Norms) -> tuple[Tensor, Tensor]:
     r"""How far weighted sums Σ p_j c_j, c_j >= 0, of a kernel of this kind are from exact ones.
 
     (r, s) with Σ p_j c_j <= e^r (ĉ + λ_p Σ c_j + s max c_j), ĉ being what the kernel returns for
@@ -225,7 +223,7 @@ def sums_error(kind: Kind, norms: Norms) -> tuple[Tensor, Tensor]:
     return relative, 2 * steps.lost * torch.exp(steps.numerator)
 
 
-def rounded_bound(kind: Kind, norms: Norms, sums: Sums) -> Tensor:
+def rounded_bound(kind: KernelKind, norms: Norms, sums: Sums) -> Tensor:
     """The theorem: E, which is linear in the sums, then the rounding of the output.
 
     :func:`iceform_tolerance.sums.finished` is the same in one kernel.
@@ -270,7 +268,7 @@ def rounded_bound(kind: Kind, norms: Norms, sums: Sums) -> Tensor:
     return after.nan_to_num_(nan=math.inf, posinf=math.inf)
 
 
-def bound_from_norms(kind: Kind, norms: Norms, largest: Tensor) -> Tensor:
+def bound_from_norms(kind: KernelKind, norms: Norms, largest: Tensor) -> Tensor:
     """The theorem with |v_j - o| <= 2 max|v| and every sum at its largest."""
     one = torch.ones_like(norms.q)
     v, two_v = largest, 2 * largest

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from iceform.cli.as_json import AsJson, print_json
-from iceform.cli.failures import one_line_errors
+from iceform.cli.as_json import add_json, print_json
+from iceform.cli.exits import BROKEN
 from iceform.errors import ProgramError
 
 if TYPE_CHECKING:
@@ -17,42 +17,46 @@ if TYPE_CHECKING:
 
     from iceform.targets import Checked
 
-_PANEL = "Data"
-_BROKEN = 1  # exit status when an answer is not where it was proven to be
+SUMMARY = "Hold a written checkpoint to its certificate on data of yours."
 
 
-def check(
-    path: Annotated[Path, typer.Argument(help="A folder that iceform.targets wrote.")],
-    data: Annotated[Path, typer.Option(help="CSV.", rich_help_panel=_PANEL)],
-    target: Annotated[
-        str | None,
-        typer.Option(help="The column of labels; the last by default.", rich_help_panel=_PANEL),
-    ] = None,
-    given: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="A parameter in the prompt, as lr=0.3; again for more."),
-    ] = None,
-    attention: Annotated[str, typer.Option(help="eager or sdpa.")] = "sdpa",
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    as_json: AsJson = False,
-) -> None:
-    """Load a written checkpoint with transformers, check its weights, run it, compare with exact.
+def main(words: Sequence[str]) -> int:
+    """Check a folder; the exit status is 1 if an answer is not where it was proven to be."""
+    options = _parser().parse_args(words)
+    from iceform import targets
 
-    Example: iceform check folder --data samples.csv --set lr=0.3
-    """
-    with one_line_errors():
-        from iceform import targets
+    x, y = _read(options.data, options.target)
+    settings: dict[str, Any] = dict(map(_setting, options.given))
+    found = targets.check(
+        options.path, x, y, attention=options.attention, device=options.device, **settings
+    )
+    if options.json:
+        print_json(_as_dict(found))
+    else:
+        print(found)
+        print(f"answer {found.value.tolist()}")
+    return 0 if found.ok else BROKEN
 
-        x, y = _read(data, target)
-        settings: dict[str, Any] = dict(_setting(text) for text in given or [])
-        found = targets.check(path, x, y, attention=attention, device=device, **settings)
-        if as_json:
-            print_json(_as_dict(found))
-        else:
-            typer.echo(str(found))
-            typer.echo(f"answer {found.value.tolist()}")
-    if not found.ok:
-        raise typer.Exit(_BROKEN)
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="iceform check",
+        description="Load a written checkpoint with transformers, check its weights, run it, and "
+        "compare its answer with the exact one. Exit status 1 says that it broke its bound.",
+        epilog="Example: iceform check folder --data samples.csv --set lr=0.3",
+    )
+    add = parser.add_argument
+    add("path", type=Path, help="a folder that program.to or iceform.targets.write wrote")
+    add("--data", type=Path, required=True, help="a CSV file of numbers with a header")
+    add("--target", help="the column of labels; the last by default")
+    add(
+        "--set", dest="given", action="append", default=[], metavar="NAME=VALUE",
+        help="a parameter in the prompt, as lr=0.3; again for more",
+    )  # fmt: skip
+    add("--attention", default="sdpa", help="eager or sdpa (%(default)s)")
+    add("--device", default="cpu", help="cpu or cuda (%(default)s)")
+    add_json(parser)
+    return parser
 
 
 def _as_dict(found: Checked) -> dict[str, Any]:

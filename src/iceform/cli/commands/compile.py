@@ -2,50 +2,60 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from iceform.cli.as_json import AsJson, print_json
-from iceform.cli.failures import one_line_errors
+from iceform.cli.as_json import add_json, print_json
 from iceform.errors import IceformError, ProgramError
 
 if TYPE_CHECKING:
     from iceform.computer import Algorithm, Program
 
 
-def compile_(
-    file: Annotated[Path, typer.Argument(help="A Python file with an @ice.algorithm in it.")],
-    name: Annotated[str | None, typer.Option(help="Which one, where the file has several.")] = None,
-    dim: Annotated[int, typer.Option(help="Features of a sample.")] = 4,
-    samples: Annotated[int, typer.Option(help="The most samples.")] = 20,
-    bound: Annotated[float, typer.Option(help="|x| and |y| are at most this.")] = 1.0,
-    eps: Annotated[float, typer.Option(help="The error that tables are made for.")] = 1e-8,
-    ranges: Annotated[
-        list[str] | None,
-        typer.Option("--range", help="Of a parameter or of a name that a loop changes: lr=0.1,1."),
-    ] = None,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Print instructions, tables and errors.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Compile an algorithm of your own from a Python file, which is run to find it.
+SUMMARY = "Compile an algorithm of your own from a Python file."
 
-    Example: iceform compile lasso.py --explain
-    """
-    with one_line_errors():
-        from iceform import compile
 
-        found = _algorithm(file, name)
-        stated = dict(map(_range, ranges or ()))
-        given = {n: stated.pop(n) for n in set(stated) & set(found.parameters)}
-        program = compile(found, dim, samples, domain=bound, eps=eps, bounds=stated, **given)
-        if as_json:
-            print_json({"name": program.name, **program.plan})
-        else:
-            typer.echo(program.explain() if explain else _brief(program))
+def main(words: Sequence[str]) -> int:
+    """Compile an algorithm from a Python file, which is run to find it."""
+    options = _parser().parse_args(words)
+    from iceform import compile
+
+    found = _algorithm(options.file, options.name)
+    stated = dict(map(_range, options.ranges))
+    given = {n: stated.pop(n) for n in set(stated) & set(found.parameters)}
+    program = compile(
+        found, options.dim, options.samples, domain=options.bound, eps=options.eps, bounds=stated,
+        **given,
+    )  # fmt: skip
+    if options.json:
+        print_json({"name": program.name, **program.plan})
+    else:
+        print(program.explain() if options.explain else _brief(program))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="iceform compile",
+        description="Compile an algorithm of your own from a Python file, which is run to find it.",
+        epilog="Example: iceform compile lasso.py --explain",
+    )
+    add = parser.add_argument
+    add("file", type=Path, help="a Python file with an @ice.algorithm in it")
+    add("--name", help="which one, where the file has several")
+    add("--dim", type=int, default=4, help="features of a sample (%(default)s)")
+    add("--samples", type=int, default=20, help="the most samples (%(default)s)")
+    add("--bound", type=float, default=1.0, help="|x| and |y| are at most this (%(default)s)")
+    add("--eps", type=float, default=1e-8, help="the error that tables are made for (%(default)s)")
+    add(
+        "--range", dest="ranges", action="append", default=[], metavar="NAME=LOW,HIGH",
+        help="of a parameter or of a name that a loop changes, as lr=0.1,1; again for more",
+    )  # fmt: skip
+    add("--explain", action="store_true", help="print instructions, tables and errors")
+    add_json(parser)
+    return parser
 
 
 def _algorithm(file: Path, name: str | None) -> Algorithm:

@@ -2,87 +2,103 @@
 
 from __future__ import annotations
 
-import json
+import argparse
 from collections.abc import Iterator, Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import torch
-import typer
-from rich.console import Console
-from rich.table import Table
+from iceform.cli.as_json import add_json, print_json
 
-from iceform.arithmetic import at_most, exactly
-from iceform.cli.failures import one_line_errors
-from iceform.cli.planning import Need, fewest_tokens, other_regime
-from iceform.constructions import GradientStep
-from iceform.functions import LOSSES
-from iceform.validation import check_choice, human_bytes
+if TYPE_CHECKING:
+    from iceform.cli.planning import Need
+    from iceform.paper import GradientStep
 
-_DTYPES = {"float64": torch.float64, "float32": torch.float32}
+SUMMARY = "Say how many tokens, heads and bytes a gradient step needs for an error."
 _MOST_NAMED_BYTES = 1 << 60  # beyond an EiB a power of ten says more
 
 
-def plan(
-    dim: Annotated[int, typer.Option("--dim", "-d", help="Entries of a sample.")],
-    samples: Annotated[int, typer.Option("--samples", "-n", help="Samples in the prompt.")],
-    eps: Annotated[float, typer.Option(help="The error to certify, in every entry.")] = 1e-6,
-    bound: Annotated[float, typer.Option(help="Bound of |x|, |y| and |w|, entrywise.")] = 1.0,
-    loss: Annotated[str, typer.Option(help=f"One of {', '.join(LOSSES)}.")] = "squared",
-    regime: Annotated[str, typer.Option(help="spectral, or hard as in the paper.")] = "spectral",
-    dtype: Annotated[str, typer.Option(help="float64 or float32.")] = "float64",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-) -> None:
-    """Say how many tokens, heads and bytes a gradient step needs for an error.
+def main(words: Sequence[str]) -> int:
+    """Print what a gradient step would need, and beside it what the other regime would."""
+    options = _parser().parse_args(words)
+    import torch
 
-    Beside it stands what the other regime would need for the same error.
+    from iceform.cli.planning import Need, fewest_tokens, other_regime
+    from iceform.paper import GradientStep
+    from iceform.validation import check_choice
 
-    Example: iceform plan --dim 8 --samples 64 --eps 1e-8 --loss huber
-    """
-    with one_line_errors():
-        kind = _DTYPES[check_choice("dtype", dtype, tuple(_DTYPES))]
-        step = GradientStep(
-            loss, dim=dim, samples=samples, bound=bound, eps=eps, regime=regime, dtype=kind
-        )
-        asked, other, fewest = Need.of(step), other_regime(step, eps), fewest_tokens(step, eps)
-        if as_json:
-            beside = None if other is None else other.to_dict()
-            found = {**asked.to_dict(), "other": beside, "fewest_tokens": fewest}
-            typer.echo(json.dumps(found, indent=2))
-        else:
-            _print_plan(step, [asked] if other is None else [asked, other], eps, fewest)
+    dtypes = {"float64": torch.float64, "float32": torch.float32}
+    step = GradientStep(
+        options.loss,
+        dim=options.dim,
+        samples=options.samples,
+        bound=options.bound,
+        eps=options.eps,
+        regime=options.regime,
+        dtype=dtypes[check_choice("dtype", options.dtype, tuple(dtypes))],
+    )
+    need, other = Need.of(step), other_regime(step, options.eps)
+    fewest = fewest_tokens(step, options.eps)
+    if options.json:
+        beside = None if other is None else other.to_dict()
+        print_json({**need.to_dict(), "other": beside, "fewest_tokens": fewest})
+    else:
+        _print_plan(step, [need] if other is None else [need, other], options.eps, fewest)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    from iceform.expressions import LOSSES
+
+    parser = argparse.ArgumentParser(
+        prog="iceform plan",
+        description="Say how many tokens, heads and bytes a gradient step needs for an error. "
+        "Beside it stands what the other regime would need for the same error.",
+        epilog="Example: iceform plan --dim 8 --samples 64 --eps 1e-8 --loss huber",
+    )
+    add = parser.add_argument
+    add("--dim", "-d", type=int, required=True, help="entries of a sample")
+    add("--samples", "-n", type=int, required=True, help="samples in the prompt")
+    add("--eps", type=float, default=1e-6, help="the error to certify, an entry (%(default)s)")
+    add("--bound", type=float, default=1.0, help="of |x|, |y| and |w|, entrywise (%(default)s)")
+    add("--loss", default="squared", help=f"one of {', '.join(LOSSES)} (%(default)s)")
+    add("--regime", default="spectral", help="spectral, or hard as in the paper (%(default)s)")
+    add("--dtype", default="float64", help="float64 or float32 (%(default)s)")
+    add_json(parser)
+    return parser
 
 
 def _print_plan(step: GradientStep, needs: Sequence[Need], eps: float, fewest: int | None) -> None:
+    from iceform.arithmetic import exactly
+
     d, dtype = step.domain, str(step.dtype).removeprefix("torch.")
     low, high = d.residuals
-    table = Table(
-        title=f"one gradient step, {step.loss.name} loss, {d.samples} samples of {d.dim} entries, "
-        f"{dtype}, eps = {eps:g}",
-        caption=f"|x|, |y|, |w| ≤ {exactly(d.x)}, so z in [{exactly(low)}, {exactly(high)}]; "
-        f"certified for the {step.backend} backend",
-        title_justify="left",
-        caption_justify="left",
+    print(
+        f"one gradient step, {step.loss.name} loss, {d.samples} samples of {d.dim} entries, "
+        f"{dtype}, eps = {eps:g}\n"
     )
-    table.add_column("")
-    for need in needs:
-        table.add_column(_heading(need), justify="right")
-    sizes = [_sizes(need) for need in needs]
-    for name in sizes[0]:
-        table.add_row(name, *(column[name] for column in sizes))
-    table.add_section()
-    errors = [_errors(need) for need in needs]
-    for name in errors[0]:
-        table.add_row(name, *(column.get(name, "-") for column in errors))
-    console = Console()
-    console.print(table)
+    _print_columns(["", *map(_heading, needs)], [_sizes(need) for need in needs])
+    print()
+    _print_columns(None, [_errors(need) for need in needs])
+    print(
+        f"\n|x|, |y|, |w| ≤ {exactly(d.x)}, so z in [{exactly(low)}, {exactly(high)}]; "
+        f"certified for the {step.backend} backend"
+    )
     for note in _notes(*needs):
-        console.print(note, highlight=False)
+        print(note)
     if fewest is not None:
-        console.print(
+        print(
             f"The shortest prompt known holds one table for all samples: {fewest:,} tokens "
-            "(CompactStep).",
-            highlight=False,
+            "(CompactStep)."
         )
+
+
+_NAMES, _FIGURES = 26, 26  # characters of the first column, and of each that follows
+
+
+def _print_columns(heads: Sequence[str] | None, columns: Sequence[dict[str, str]]) -> None:
+    """A line for every name of the first column's: the name, then what each column has for it."""
+    rows = [[name, *(column.get(name, "-") for column in columns)] for name in columns[0]]
+    for name, *figures in rows if heads is None else [heads, *rows]:
+        print(f"{name:<{_NAMES}}", *(f"{figure:>{_FIGURES}}" for figure in figures))
 
 
 def _heading(need: Need) -> str:
@@ -110,10 +126,14 @@ def _sizes(need: Need) -> dict[str, str]:
 
 
 def _bytes(count: int) -> str:
+    from iceform.validation import human_bytes
+
     return human_bytes(count) if count < _MOST_NAMED_BYTES else f"{count:.1e} B"
 
 
 def _errors(need: Need) -> dict[str, str]:
+    from iceform.arithmetic import at_most
+
     if need.terms is None:
         return {}
     terms = {f"  {name}": at_most(value, ".2e") for name, value in need.terms.items()}

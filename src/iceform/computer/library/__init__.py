@@ -28,12 +28,12 @@ from iceform.computer.library.algorithms import (
     softmax_attention,
     value_iteration,
 )
-from iceform.computer.library.examples import EXAMPLES, Example
+from iceform.computer.library.examples import EXAMPLES, LibraryExample
 
 __all__ = [
     "ALGORITHMS",
     "EXAMPLES",
-    "Example",
+    "LibraryExample",
     "bellman_ford",
     "bisection",
     "conjugate_gradients",

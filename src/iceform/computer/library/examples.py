@@ -15,7 +15,7 @@ from iceform.computer.library import algorithms as of
 
 
 @dataclass(frozen=True, eq=False)
-class Example:
+class LibraryExample:
     """One algorithm on one set of data.
 
     Attributes
@@ -84,48 +84,63 @@ _TIMES = torch.arange(8, **_HERE)[:, None] * 0.1
 _SEEN = _uniform(8, 1, 9)[1]
 _GROUPS = torch.cat([_uniform(6, 2, 3)[0] * 0.4 - 0.5, _uniform(6, 2, 4)[0] * 0.4 + 0.5])
 
-EXAMPLES: dict[str, Example] = {
+EXAMPLES: dict[str, LibraryExample] = {
     e.name: e
     for e in (
-        Example(of.least_squares, _X, _Y, {"steps": 50}, _BOXED),
-        Example(of.huber, _X, _Y, {"steps": 50}, _BOXED),
-        Example(of.nesterov, _X, _Y, {"steps": 30}),
-        Example(of.ridge, _X, _Y, {"steps": 40}, _BOXED),
-        Example(of.lasso, _X, _Y, {"steps": 40}, _BOXED),
-        Example(of.elastic_net, _X, _Y, {"steps": 40}, _BOXED),
-        Example(of.logistic, _X, _LABELS, {"steps": 60}, _BOXED),
-        Example(of.perceptron, _X, 2 * _LABELS - 1, {"steps": 20}, _BOXED),
-        Example(of.newton_logistic, _PAIR, _PAIR_LABELS, {"steps": 5}, _BOXED),
-        Example(of.conjugate_gradients, _PAIR, _PAIR_Y, {"steps": 2}),
-        Example(of.power_iteration, _X, _Y, {"steps": 25}),
-        Example(
-            of.pagerank, _LINKS, _PLACES, {"places": _PLACES, "steps": 30},
+        LibraryExample(of.least_squares, _X, _Y, {"steps": 50}, _BOXED),
+        LibraryExample(of.huber, _X, _Y, {"steps": 50}, _BOXED),
+        LibraryExample(of.nesterov, _X, _Y, {"steps": 30}),
+        LibraryExample(of.ridge, _X, _Y, {"steps": 40}, _BOXED),
+        LibraryExample(of.lasso, _X, _Y, {"steps": 40}, _BOXED),
+        LibraryExample(of.elastic_net, _X, _Y, {"steps": 40}, _BOXED),
+        LibraryExample(of.logistic, _X, _LABELS, {"steps": 60}, _BOXED),
+        LibraryExample(of.perceptron, _X, 2 * _LABELS - 1, {"steps": 20}, _BOXED),
+        LibraryExample(of.newton_logistic, _PAIR, _PAIR_LABELS, {"steps": 5}, _BOXED),
+        LibraryExample(of.conjugate_gradients, _PAIR, _PAIR_Y, {"steps": 2}),
+        LibraryExample(of.power_iteration, _X, _Y, {"steps": 25}),
+        LibraryExample(
+            of.pagerank,
+            _LINKS,
+            _PLACES,
+            {"places": _PLACES, "steps": 30},
             {
-                "domain": {"x": (0, 1), "y": (0, 1)}, "nodes": (4, 4), "damping": (0.5, 0.9),
+                "domain": {"x": (0, 1), "y": (0, 1)},
+                "nodes": (4, 4),
+                "damping": (0.5, 0.9),
                 "bounds": {"rank": (0, 1)},
             },
         ),
-        Example(
-            of.sinkhorn, _COSTS, _numbers(0.1, 0.2, 0.3, 0.4), {"steps": 20},
+        LibraryExample(
+            of.sinkhorn,
+            _COSTS,
+            _numbers(0.1, 0.2, 0.3, 0.4),
+            {"steps": 20},
             {"domain": {"x": (0, 1), "y": (0, 1)}, "rows": (4, 4), "columns": (0.2, 0.3)},
         ),
-        Example(
-            of.bellman_ford, _WAYS, _PLACES,
+        LibraryExample(
+            of.bellman_ford,
+            _WAYS,
+            _PLACES,
             {"places": _PLACES, "source": _numbers(0, 2, 2, 2), "steps": 3},
             {"nodes": (4, 4), "source": (0, 2), "bounds": {"reached": (0, 2)}},
         ),
-        Example(
-            of.gaussian_process, _KERNEL, torch.sin(2 * _POINTS[:, 0]),
-            {"similar": _SIMILAR, "steps": 150}, {"domain": {"x": (0, 0.75), "y": (-1, 1)}},
+        LibraryExample(
+            of.gaussian_process,
+            _KERNEL,
+            torch.sin(2 * _POINTS[:, 0]),
+            {"similar": _SIMILAR, "steps": 150},
+            {"domain": {"x": (0, 0.75), "y": (-1, 1)}},
         ),
-        Example(of.softmax_attention, _X, _Y),
-        Example(of.kernel_regression, _X, _Y, {"query": _QUERY}),
-        Example(of.nearest_neighbours, _X, _Y, {"query": _QUERY}, {"share": (0.1, 0.5)}),
-        Example(of.value_iteration, _LINE, _REWARDS, {"steps": 10}, {"sharpness": (160, 160)}),
-        Example(of.kalman_filter, _TIMES, _SEEN, {"steps": 8}, {"sharpness": (4000, 4000)}),
-        Example(of.k_means, _GROUPS, torch.zeros(12).double(), {"steps": 6}),
-        Example(of.mixture, _GROUPS, _GROUPS[:, 0], {"steps": 10}, {"sigma": (0.3, 0.3)}),
-        Example(of.geometric_median, _X, _Y, {"steps": 20}),
-        Example(of.bisection, _X, _Y),
+        LibraryExample(of.softmax_attention, _X, _Y),
+        LibraryExample(of.kernel_regression, _X, _Y, {"query": _QUERY}),
+        LibraryExample(of.nearest_neighbours, _X, _Y, {"query": _QUERY}, {"share": (0.1, 0.5)}),
+        LibraryExample(
+            of.value_iteration, _LINE, _REWARDS, {"steps": 10}, {"sharpness": (160, 160)}
+        ),
+        LibraryExample(of.kalman_filter, _TIMES, _SEEN, {"steps": 8}, {"sharpness": (4000, 4000)}),
+        LibraryExample(of.k_means, _GROUPS, torch.zeros(12).double(), {"steps": 6}),
+        LibraryExample(of.mixture, _GROUPS, _GROUPS[:, 0], {"steps": 10}, {"sigma": (0.3, 0.3)}),
+        LibraryExample(of.geometric_median, _X, _Y, {"steps": 20}),
+        LibraryExample(of.bisection, _X, _Y),
     )
-}  # fmt: skip
+}

@@ -7,26 +7,26 @@ map, L e behind an L-Lipschitz activation, :math:`\sqrt d \max|\gamma|\, e / (s 
 LayerNorm whose denominator is at least s.
 """
 
-from iceform.networks.pieces.base import Piece, Reach, Settings, Span
-from iceform.networks.pieces.elementwise import Activation, Gate, Table, Tails
+from iceform.networks.pieces.base import Bounds, ErrorSpan, Piece, PieceSettings
+from iceform.networks.pieces.elementwise import Activation, Gate, TabulatedActivation, Tails
 from iceform.networks.pieces.embedding import EmbeddingMap
-from iceform.networks.pieces.heads import Heads
+from iceform.networks.pieces.heads import AttentionPiece
 from iceform.networks.pieces.linear import LinearMap
 from iceform.networks.pieces.norms import Norm
-from iceform.networks.pieces.products import Product
+from iceform.networks.pieces.products import ProductPiece
 
 __all__ = [
     "Activation",
+    "AttentionPiece",
+    "Bounds",
     "EmbeddingMap",
+    "ErrorSpan",
     "Gate",
-    "Heads",
     "LinearMap",
     "Norm",
     "Piece",
-    "Product",
-    "Reach",
-    "Settings",
-    "Span",
-    "Table",
+    "PieceSettings",
+    "ProductPiece",
+    "TabulatedActivation",
     "Tails",
 ]

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from iceform.arithmetic import exactly
-from iceform.backends import rounding_of
-from iceform.certificates.witness import Asked
+from iceform.certificates.witness import ReplayedEntry
 from iceform.errors import BoundError, ProgramError
-from iceform.interpolation import Interpolant
+from iceform.networks.attestation import piece_recorder
 from iceform.networks.frozen import FrozenLayers
-from iceform.networks.watching import watching
+from iceform.run import rounding_of
+from iceform.tables import Interpolant
 from iceform.validation import unit_roundoff, untraced
 
 SMALLEST_SHARE = 2.0**-20  # a row's range is at least this share of its layer's
@@ -31,7 +31,7 @@ _WIDENING = threading.RLock()  # not one a network: copies of one share their se
 
 
 @dataclass(frozen=True)
-class Span:
+class ErrorSpan:
     """What is known of a stream of numbers, whatever their arrangement.
 
     Attributes
@@ -62,7 +62,7 @@ class Span:
 
 
 @dataclass(frozen=True, eq=False)
-class Reach:
+class Bounds:
     """How far the emulated numbers of a stream can reach, whatever the input.
 
     Attributes
@@ -92,7 +92,7 @@ class Reach:
 
 
 @dataclass
-class Settings:
+class PieceSettings:
     """What all pieces of a network share; the network changes ``mode``."""
 
     eps: float | None
@@ -139,7 +139,7 @@ class Piece(nn.Module, ABC):
     how: ClassVar[str] = ""
     emulated: ClassVar[bool] = True
 
-    def __init__(self, name: str, settings: Settings) -> None:
+    def __init__(self, name: str, settings: PieceSettings) -> None:
         super().__init__()
         self.name, self.settings = name, settings
         self.measured = 0.0
@@ -164,9 +164,9 @@ class Piece(nn.Module, ABC):
 
     @abstractmethod
     def run(self, *inputs: Tensor, covered: bool = False) -> tuple[Tensor, Tensor | None]:
-        """The map in context, and the numbers that :meth:`judge` knows inputs in range by."""
+        """The map in context, and the numbers that :meth:`check_range` knows inputs in range by."""
 
-    def after(self, before: Piece | None, *inputs: Tensor, covered: bool = False) -> Tensor:
+    def finish(self, before: Piece | None, *inputs: Tensor, covered: bool = False) -> Tensor:
         """The map of what another gives, or of a sum where there is none; at once, where it can.
 
         The same operations in the same order: a piece that can do it rounds as if it could not.
@@ -179,44 +179,44 @@ class Piece(nn.Module, ABC):
         """The map in context; inputs are in range."""
         return self.run(*inputs, covered=True)[0]
 
-    def asked(
+    def replay_question(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
-    ) -> Asked | None:
+    ) -> ReplayedEntry | None:
         """An entry of its output, drawn at random, as a question to the literal layers."""
         return None
 
     def questions(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
-    ) -> Iterator[Asked]:
-        """:meth:`asked`, and of a piece of several steps what was added up on the way."""
-        if (one := self.asked(inputs, output, draw)) is not None:
+    ) -> Iterator[ReplayedEntry]:
+        """:meth:`replay_question`, and of a piece of several steps what was added up on the way."""
+        if (one := self.replay_question(inputs, output, draw)) is not None:
             yield one
 
     def record(self, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         """Take note of a calibration input."""
 
-    def judge(self, numbers: list[float], *inputs: Tensor) -> bool:
+    def check_range(self, numbers: list[float], *inputs: Tensor) -> bool:
         """Refuse inputs outside the range, or widen it: whether the piece must run again.
 
         The inputs themselves are there only where the run waited; they serve the message alone.
         """
         return False
 
-    def settle(self) -> None:
+    def freeze_range(self) -> None:
         """Fix the range and the tables, after calibration."""
 
-    def settle_for(self, *spans: Span) -> None:
+    def set_range_from(self, *spans: ErrorSpan) -> None:
         """Fix the range and the tables from bounds of the inputs instead."""
 
-    def walk(self, *spans: Span) -> Span:
+    def propagate_error(self, *spans: ErrorSpan) -> ErrorSpan:
         """Range and error behind the piece, on every input that it allows."""
-        return Span(math.inf, math.inf)
+        return ErrorSpan(math.inf, math.inf)
 
-    def reach(self, *reaches: Reach, widen: bool = True) -> Reach:
+    def bounds(self, *reaches: Bounds, widen: bool = True) -> Bounds:
         """How far the output reaches; ``widen`` accepts all that can come, where it is bounded."""
-        return Reach()
+        return Bounds()
 
-    def covers(self, *reaches: Reach) -> bool:
+    def covers(self, *reaches: Bounds) -> bool:
         """Whether lengths of what comes in need no measuring: all that can come is in range."""
         return False
 
@@ -250,12 +250,12 @@ class Piece(nn.Module, ABC):
         """Whether its error is "proven" or "estimated"."""
         return "proven"
 
-    def made(self) -> dict[str, Any]:
+    def config(self) -> dict[str, Any]:
         """What it was made with, tensors apart, JSON only."""
         return {}
 
     def ranges(self) -> dict[str, Any]:
-        """What :meth:`settle` fixed, JSON only."""
+        """What :meth:`freeze_range` fixed, JSON only."""
         return {}
 
     def restore(self, ranges: dict[str, Any]) -> None:
@@ -295,7 +295,7 @@ class Piece(nn.Module, ABC):
                 output = self.emulate(*inputs)
             else:
                 output = self.checked(*inputs, **({"covered": True} if covered else {}))
-        if not torch.compiler.is_compiling() and (watch := watching()) is not None:
+        if not torch.compiler.is_compiling() and (watch := piece_recorder()) is not None:
             watch.saw(self, inputs, output)
         if mode == "measure":
             wide = [t.double() if t.is_floating_point() else t for t in inputs]
@@ -317,7 +317,7 @@ class Piece(nn.Module, ABC):
         """Compiled code checks as well; only what is exported cannot."""
         later = None if self._widens else _LATER.get()
         if later is None:
-            return self.judge(seen.tolist(), *inputs)
+            return self.check_range(seen.tolist(), *inputs)
         later.append((self, seen))
         return False
 
@@ -347,7 +347,7 @@ class Piece(nn.Module, ABC):
         return self.settings.on_range == "widen"
 
 
-class Later:
+class DeferredChecks:
     """What the pieces of one run have seen, to be judged at its end: nobody waits in the middle.
 
     What an input out of range made of the pieces behind is thrown away with the error.
@@ -370,8 +370,8 @@ class Later:
         seen = [one for _, one in self._seen]
         return torch.cat(seen).double() if seen else like.new_empty(0, dtype=torch.float64)
 
-    def judge(self, numbers: list[float]) -> None:
+    def check_range(self, numbers: list[float]) -> None:
         """Every piece on its own numbers, in order."""
         for piece, seen in self._seen:
-            piece.judge(numbers[: len(seen)])
+            piece.check_range(numbers[: len(seen)])
             numbers = numbers[len(seen) :]

@@ -12,20 +12,20 @@ import torch
 from torch import Tensor
 
 from iceform.arithmetic import at_most, exactly
-from iceform.backends import primitives, rounding_of
-from iceform.certificates.witness import Asked
+from iceform.certificates.witness import ReplayedEntry
 from iceform.errors import BoundError, PrecisionError
-from iceform.functions import ScalarFunction
-from iceform.interpolation import Interpolant
-from iceform.interpolation.storage import describe_table, proved_again, table_from
+from iceform.expressions import ScalarFunction
 from iceform.networks.pieces.base import (
     SMALLEST_SHARE,
+    Bounds,
+    ErrorSpan,
     Piece,
-    Reach,
-    Settings,
-    Span,
+    PieceSettings,
 )
 from iceform.networks.pieces.linear import LinearMap
+from iceform.run import primitives, rounding_of
+from iceform.tables import Interpolant
+from iceform.tables.storage import describe_table, proved_again, table_from
 from iceform.validation import unit_roundoff
 
 _FINEST, _FINEST_UNITS = 2.0**-37, 1  # of a table's range: finer ones cost tokens, gain little
@@ -75,7 +75,7 @@ class Activation(Piece):
 
     kind = "activation"
 
-    def __init__(self, name: str, settings: Settings, function: ScalarFunction, slope: float):
+    def __init__(self, name: str, settings: PieceSettings, function: ScalarFunction, slope: float):
         super().__init__(name, settings)
         self.function, self.slope = function, slope
         self.largest = 0.0
@@ -91,13 +91,13 @@ class Activation(Piece):
         """Proven error of every entry."""
         return self.certified
 
-    def reach(self, *reaches: Reach, widen: bool = True) -> Reach:
+    def bounds(self, *reaches: Bounds, widen: bool = True) -> Bounds:
         if widen and self.everywhere and math.isfinite(reaches[0].entry):
             self.high = max(self.high, reaches[0].entry)
         at_zero = abs(float(self.function(torch.zeros(1, dtype=torch.float64))))
         own, seen = self.certified, min(self.high, reaches[0].entry)
         entry = min(self.slope * seen + at_zero, self.size, self.gain * seen) + own
-        return Reach(entry)
+        return Bounds(entry)
 
     def exact(self, *inputs: Tensor) -> Tensor:
         (z,) = inputs
@@ -106,16 +106,16 @@ class Activation(Piece):
     def record(self, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         self.largest = max(self.largest, float(inputs[0].abs().max()))
 
-    def settle(self) -> None:
+    def freeze_range(self) -> None:
         self._set(_rounded_up(max(self.settings.headroom * self.largest, SMALLEST_SHARE)))
 
-    def settle_for(self, *spans: Span) -> None:
+    def set_range_from(self, *spans: ErrorSpan) -> None:
         self._set(_rounded_up(max(spans[0].reach, SMALLEST_SHARE)))
 
     def _set(self, high: float) -> None:
         self.high = high
 
-    def judge(self, numbers: list[float], *inputs: Tensor) -> bool:
+    def check_range(self, numbers: list[float], *inputs: Tensor) -> bool:
         (largest,) = numbers
         if largest <= self.high:
             return False
@@ -147,16 +147,16 @@ class Activation(Piece):
     def limit(self) -> float:
         return self.high
 
-    def walk(self, *spans: Span) -> Span:
+    def propagate_error(self, *spans: ErrorSpan) -> ErrorSpan:
         at_zero = abs(float(self.function(torch.zeros(1, dtype=torch.float64))))
         own, width = self.certified, spans[0].width
         spread = (
             math.inf if width is None else self.slope * spans[0].spread + math.sqrt(width) * own
         )
         entry = self.slope * self.high + at_zero
-        return Span(entry, self.slope * spans[0].error + own, spread, width)
+        return ErrorSpan(entry, self.slope * spans[0].error + own, spread, width)
 
-    def made(self) -> dict[str, Any]:
+    def config(self) -> dict[str, Any]:
         return {"function": self.function.name}
 
     def ranges(self) -> dict[str, Any]:
@@ -166,13 +166,13 @@ class Activation(Piece):
         self._set(float(ranges["high"]))
 
 
-class Table(Activation):
+class TabulatedActivation(Activation):
     """A smooth activation: values of a fitted table in the prompt, read by the attending layer."""
 
     how = "look-up, values in the prompt"
 
     def __init__(
-        self, name: str, settings: Settings, function: ScalarFunction, slope: float,
+        self, name: str, settings: PieceSettings, function: ScalarFunction, slope: float,
         *, tails: Tails | None = None,
     ) -> None:  # fmt: skip
         super().__init__(name, settings, function, slope)
@@ -216,11 +216,11 @@ class Table(Activation):
         out = out + (z - inner).clamp(min=0.0) if self.tails and self.tails.slope else out
         return out, primitives.largest(z)
 
-    def after(self, before: Piece | None, *inputs: Tensor, covered: bool = False) -> Tensor:
+    def finish(self, before: Piece | None, *inputs: Tensor, covered: bool = False) -> Tensor:
         """Behind a linear map its reading and this one are one."""
         known = self.settings.attends and self.settings.line is not None
         if not (isinstance(before, LinearMap) and known):
-            return super().after(before, *inputs, covered=covered)
+            return super().finish(before, *inputs, covered=covered)
         beyond = (math.inf, 0.0) if self.tails is None else (self.tails.reach, self.tails.slope)
         output, seen = before.read(*inputs, covered=covered, then=(self.table, *beyond))
         before._judged(seen[:1] if covered else seen[::2], *inputs)
@@ -253,9 +253,9 @@ class Table(Activation):
         logits = 2 * float((keys[:, 0].abs() * high + keys[:, 1].abs()).max())
         return keys, queries, self.table.values.to(z)[:, None], self.settings.layers.margin(logits)
 
-    def asked(
+    def replay_question(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
-    ) -> Asked | None:
+    ) -> ReplayedEntry | None:
         place = tuple(draw.randrange(n) for n in output.shape)
         z = inputs[0].detach()[place]
         if self.tails is not None and float(z.abs()) > self.tails.reach:
@@ -337,7 +337,7 @@ class Gate(Activation):
     def __init__(
         self,
         name: str,
-        settings: Settings,
+        settings: PieceSettings,
         function: ScalarFunction,
         slope: float,
         *,
@@ -364,9 +364,9 @@ class Gate(Activation):
         margin = self.settings.layers.margin(self.sharpness * self.high)
         return keys, torch.ones_like(z)[..., None, None], values, margin
 
-    def asked(
+    def replay_question(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
-    ) -> Asked | None:
+    ) -> ReplayedEntry | None:
         place = tuple(draw.randrange(n) for n in output.shape)
         keys, one, values, margin = self._head(inputs[0].detach()[place])
         mask = keys.new_zeros(1, 2)

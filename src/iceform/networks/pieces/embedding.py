@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from iceform.backends import primitives, rounding_of
-from iceform.certificates.witness import Asked
-from iceform.networks.pieces.base import Piece, Reach, Settings, Span
+from iceform.certificates.witness import ReplayedEntry
+from iceform.networks.pieces.base import Bounds, ErrorSpan, Piece, PieceSettings
 from iceform.networks.pieces.linear import powers_of_two
+from iceform.run import primitives, rounding_of
 
 
 class EmbeddingMap(Piece):
@@ -29,7 +29,7 @@ class EmbeddingMap(Piece):
     exponents: Tensor
     scale: Tensor
 
-    def __init__(self, name: str, settings: Settings, weight: Tensor) -> None:
+    def __init__(self, name: str, settings: PieceSettings, weight: Tensor) -> None:
         super().__init__(name, settings)
         self.register_buffer("weight", weight.detach().to(settings.dtype))
         self.register_buffer("exponents", powers_of_two(self.weight.abs().amax(0)).to(self.weight))
@@ -49,9 +49,9 @@ class EmbeddingMap(Piece):
         ones, theta = torch.ones_like(theta[..., :1]), (theta / self.scale)[..., None]
         return self.settings.layers.read(ones, theta, self.settings.backend) * self.scale, None
 
-    def asked(
+    def replay_question(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
-    ) -> Asked | None:
+    ) -> ReplayedEntry | None:
         ids, width = inputs[0].reshape(-1), self.weight.shape[1]
         token, row = draw.randrange(len(ids)), draw.randrange(width)
         theta = (self.weight[ids[token]] / self.scale)[:, None]
@@ -76,14 +76,16 @@ class EmbeddingMap(Piece):
     def tokens(self) -> int:
         return self.settings.layers.table.tokens
 
-    def walk(self, *spans: Span) -> Span:
+    def propagate_error(self, *spans: ErrorSpan) -> ErrorSpan:
         spread = float(self.errors().norm())
-        return Span(float(self.weight.abs().max()), self.certified, spread, self.weight.shape[1])
+        return ErrorSpan(
+            float(self.weight.abs().max()), self.certified, spread, self.weight.shape[1]
+        )
 
-    def reach(self, *reaches: Reach, widen: bool = True) -> Reach:
+    def bounds(self, *reaches: Bounds, widen: bool = True) -> Bounds:
         weight, own = self.weight.double(), self.errors()
         length = float(weight.norm(dim=-1).max()) + float(own.norm())
-        return Reach(float(weight.abs().max()) + float(own.max()), length * (1 + 2**-30))
+        return Bounds(float(weight.abs().max()) + float(own.max()), length * (1 + 2**-30))
 
     def restore(self, ranges: dict[str, Any]) -> None:
         del ranges

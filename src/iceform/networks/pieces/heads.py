@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from iceform.backends import primitives
-from iceform.certificates.witness import Asked
+from iceform.certificates.witness import ReplayedEntry
 from iceform.errors import BoundError
-from iceform.networks.pieces.base import Piece, Reach, Settings, Span
+from iceform.networks.pieces.base import Bounds, ErrorSpan, Piece, PieceSettings
+from iceform.run import primitives
 
 
-class Heads(Piece):
+class AttentionPiece(Piece):
     """Softmax attention on keys, queries and values that were looked up.
 
     The softmax is the target head's own, and it is the frozen attending layer that computes it.
@@ -27,7 +27,7 @@ class Heads(Piece):
     def __init__(
         self,
         name: str,
-        settings: Settings,
+        settings: PieceSettings,
         head_dim: int,
         value_dim: int,
         *,
@@ -90,10 +90,10 @@ class Heads(Piece):
         pairs = zip("qkv", seen, strict=True)
         self.norms = {key: max(self.norms[key], factor * n) for key, n in pairs}
 
-    def settle(self) -> None:
+    def freeze_range(self) -> None:
         self.norms = {key: self.settings.headroom * n for key, n in self.norms.items()}
 
-    def settle_for(self, *spans: Span) -> None:
+    def set_range_from(self, *spans: ErrorSpan) -> None:
         sizes = (self.head_dim, self.head_dim, self.value_dim)
         factors = (abs(self.scale), 1.0, 1.0)
         self.norms = {
@@ -104,7 +104,7 @@ class Heads(Piece):
         self.bias = mask if math.isfinite(mask) else 0.0
         self.length = self.settings.layers.sizes.tokens
 
-    def reach(self, *reaches: Reach, widen: bool = True) -> Reach:
+    def bounds(self, *reaches: Bounds, widen: bool = True) -> Bounds:
         """Outputs are means of values, with weights that sum to 1 but for rounding."""
         for key, longest in self._longest(reaches).items():
             if widen and math.isfinite(longest):
@@ -113,20 +113,20 @@ class Heads(Piece):
             self.bias = max(self.bias, reaches[3].entry)
         slack = 1 + self._rounding()[1] + self.settings.layers.leak
         v = self.norms["v"] * slack
-        return Reach(min(v, reaches[2].entry * slack), v)
+        return Bounds(min(v, reaches[2].entry * slack), v)
 
-    def _longest(self, reaches: tuple[Reach, ...]) -> dict[str, float]:
+    def _longest(self, reaches: tuple[Bounds, ...]) -> dict[str, float]:
         """Bounds of the 2-norms of scaled queries, keys and values."""
         sizes = (self.head_dim, self.head_dim, self.value_dim)
         factors = (abs(self.scale), 1.0, 1.0)
         given = zip("qkv", reaches[:3], sizes, factors, strict=True)
         return {key: r.along(size) * factor * (1 + 2**-20) for key, r, size, factor in given}
 
-    def covers(self, *reaches: Reach) -> bool:
+    def covers(self, *reaches: Bounds) -> bool:
         longest = self._longest(reaches)
         return all(longest[key] <= self.norms[key] for key in "qkv")
 
-    def judge(self, numbers: list[float], *inputs: Tensor) -> bool:
+    def check_range(self, numbers: list[float], *inputs: Tensor) -> bool:
         *seen, added = numbers
         if not added <= self.bias:
             if not self._widens:
@@ -165,9 +165,9 @@ class Heads(Piece):
     def _margin(self) -> float:
         return self.settings.layers.margin(self.logits + self.bias)
 
-    def asked(
+    def replay_question(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
-    ) -> Asked | None:
+    ) -> ReplayedEntry | None:
         q, k, v, added = self._asked(tuple(t.detach() for t in inputs))
         *lead, token, feature = (draw.randrange(n) for n in output.shape)
         here = tuple(lead)
@@ -217,7 +217,7 @@ class Heads(Piece):
     def certified(self) -> float:
         return self.carried(dict.fromkeys("qkv", 0.0))
 
-    def walk(self, *spans: Span) -> Span:
+    def propagate_error(self, *spans: ErrorSpan) -> ErrorSpan:
         sizes = (self.head_dim, self.head_dim, self.value_dim)
         factors = (abs(self.scale), 1.0, 1.0)
         errors = {
@@ -225,11 +225,11 @@ class Heads(Piece):
             for key, span, size, factor in zip("qkv", spans[:3], sizes, factors, strict=True)
         }
         if len(spans) > 3 and spans[3].error:
-            return Span(self.norms["v"], math.inf)
+            return ErrorSpan(self.norms["v"], math.inf)
         error = self.carried(errors)
-        return Span(self.norms["v"], error, error, self.value_dim)
+        return ErrorSpan(self.norms["v"], error, error, self.value_dim)
 
-    def made(self) -> dict[str, Any]:
+    def config(self) -> dict[str, Any]:
         return {"head_dim": self.head_dim, "value_dim": self.value_dim, "scale": self.scale,
                 "causal": self.causal}  # fmt: skip
 

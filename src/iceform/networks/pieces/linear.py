@@ -11,18 +11,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from iceform.backends import primitives, rounding_of
-from iceform.certificates.witness import Asked
+from iceform.arithmetic.units import SAFE_MINIMUM
+from iceform.certificates.witness import ReplayedEntry
 from iceform.errors import BoundError, PrecisionError
-from iceform.interpolation import Interpolant
 from iceform.networks.frozen import SLACK
 from iceform.networks.pieces.base import (
     SMALLEST_SHARE,
+    Bounds,
+    ErrorSpan,
     Piece,
-    Reach,
-    Settings,
-    Span,
+    PieceSettings,
 )
+from iceform.run import primitives, rounding_of
+from iceform.tables import Interpolant
 
 _ROUNDED = 1 + 1e-10  # a computed norm's own rounding
 
@@ -71,7 +72,7 @@ class LinearMap(Piece):
     def __init__(
         self,
         name: str,
-        settings: Settings,
+        settings: PieceSettings,
         weight: Tensor,
         bias: Tensor | None,
         *,
@@ -120,10 +121,10 @@ class LinearMap(Piece):
         rows = output.double().abs().reshape(-1, self.out_features).amax(0).cpu()
         self.largest = torch.maximum(self.largest, rows)
 
-    def settle(self) -> None:
+    def freeze_range(self) -> None:
         self._set(self.settings.headroom * self.largest, self.settings.headroom * self.norm)
 
-    def settle_for(self, *spans: Span) -> None:
+    def set_range_from(self, *spans: ErrorSpan) -> None:
         rows = self.weight.double().abs().sum(-1) * spans[0].reach + self.bias.double().abs()
         self._set(rows * _ROUNDED, math.sqrt(self.in_features) * spans[0].reach * _ROUNDED)
 
@@ -133,21 +134,21 @@ class LinearMap(Piece):
         self.widest = self.exponents.double().cpu()
         self._encode()
 
-    def reach(self, *reaches: Reach, widen: bool = True) -> Reach:
+    def bounds(self, *reaches: Bounds, widen: bool = True) -> Bounds:
         """As :meth:`_rows` has it, or as far as the look-ups go."""
         rows, norm = self._rows(*reaches)
         if widen and bool(rows.isfinite().all()) and math.isfinite(norm):
-            wider = torch.log2((rows * _ROUNDED).clamp(min=1e-300)).ceil()
+            wider = torch.log2((rows * _ROUNDED).clamp(min=SAFE_MINIMUM)).ceil()
             self.widest = torch.maximum(self.widest, wider)
             self.norm = max(self.norm, norm)
             self._encode()
         rows = torch.minimum(rows, torch.exp2(self.widest)) + self.errors().cpu()
-        return Reach(float(rows.max()), float(rows.norm()) * _ROUNDED)
+        return Bounds(float(rows.max()), float(rows.norm()) * _ROUNDED)
 
-    def covers(self, *reaches: Reach) -> bool:
+    def covers(self, *reaches: Bounds) -> bool:
         return self._rows(*reaches)[1] <= self.norm
 
-    def _rows(self, r: Reach) -> tuple[Tensor, float]:
+    def _rows(self, r: Bounds) -> tuple[Tensor, float]:
         """Rows by Cauchy-Schwarz on the ball that a norm leaves, or on lengths and entries.
 
         And the length of a token.
@@ -207,7 +208,7 @@ class LinearMap(Piece):
         """The scales that entries are read at, over the usual ones."""
         return primitives.power_of_two(torch.maximum(z.detach().abs(), self.least))
 
-    def judge(self, numbers: list[float], *inputs: Tensor) -> bool:
+    def check_range(self, numbers: list[float], *inputs: Tensor) -> bool:
         over, norm = (*numbers, 0.0)[:2]
         if norm <= self.norm and over <= 1:
             return False
@@ -232,9 +233,9 @@ class LinearMap(Piece):
         """Weights and biases as the prompt holds them."""
         return torch.cat([self.theta, self.offset[:, None]], -1)
 
-    def asked(
+    def replay_question(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
-    ) -> Asked | None:
+    ) -> ReplayedEntry | None:
         x = inputs[0].detach().reshape(-1, self.in_features)
         token, row = draw.randrange(len(x)), draw.randrange(self.out_features)
         power = self._power(self._product(x[token : token + 1], self.offset))[0]
@@ -285,19 +286,19 @@ class LinearMap(Piece):
     def limit(self) -> float:
         return self.norm
 
-    def walk(self, *spans: Span) -> Span:
+    def propagate_error(self, *spans: ErrorSpan) -> ErrorSpan:
         """Entries are bounded by the range, errors grow by a row's norm or the matrix's."""
         weight, row = self.weight.double(), spans[0].along(self.in_features)
         sums = float(weight.abs().sum(-1).max()) * spans[0].error
         grown = min(sums, float(weight.norm(dim=-1).max()) * row) * _ROUNDED
         spread = self._spectral * row + float(self.errors().norm())
-        return Span(self.range, grown + self.certified, spread, self.out_features)
+        return ErrorSpan(self.range, grown + self.certified, spread, self.out_features)
 
     @cached_property
     def _spectral(self) -> float:
         return float(torch.linalg.matrix_norm(self.weight.double(), 2)) * _ROUNDED
 
-    def made(self) -> dict[str, Any]:
+    def config(self) -> dict[str, Any]:
         return {"rounded": self.rounded}
 
     def ranges(self) -> dict[str, Any]:

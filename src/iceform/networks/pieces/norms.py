@@ -23,15 +23,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from iceform.backends import primitives, rounding_of
-from iceform.certificates.witness import Asked
+from iceform.arithmetic.units import OUTWARD_MANY
+from iceform.certificates.witness import ReplayedEntry
 from iceform.errors import BoundError
-from iceform.functions import ScalarFunction
-from iceform.interpolation import Interpolant
+from iceform.expressions import ScalarFunction
 from iceform.networks.frozen import SLACK
-from iceform.networks.pieces.base import Piece, Reach, Settings, Span
+from iceform.networks.pieces.base import Bounds, ErrorSpan, Piece, PieceSettings
 from iceform.networks.pieces.linear import with_one
 from iceform.networks.pieces.products import read_error, read_line, scale_at
+from iceform.run import primitives, rounding_of
+from iceform.tables import Interpolant
 from iceform.validation import unit_roundoff
 
 _ROOM = 2.0**-8  # the table of 1/sqrt reaches so far beyond [1, 4]: arguments round
@@ -76,7 +77,7 @@ class Norm(Piece):
     def __init__(
         self,
         name: str,
-        settings: Settings,
+        settings: PieceSettings,
         width: int,
         weight: Tensor | None,
         bias: Tensor | None,
@@ -120,13 +121,13 @@ class Norm(Piece):
         out = self._scaled(self._standard(centred, root))
         return out, torch.cat([primitives.largest(length), primitives.largest(1 / spread)])
 
-    def after(self, before: Piece | None, *inputs: Tensor, covered: bool = False) -> Tensor:
+    def finish(self, before: Piece | None, *inputs: Tensor, covered: bool = False) -> Tensor:
         """Of a sum of two alike."""
         line = self.settings.line if self.settings.attends else None
         alike = before is None and inputs[0].shape == inputs[1].shape
         found = self._at_once(inputs[0], line, inputs[1]) if alike and line is not None else None
         if found is None:
-            return super().after(before, *inputs, covered=covered)
+            return super().finish(before, *inputs, covered=covered)
         self._judged(found[1])
         return found[0]
 
@@ -207,12 +208,12 @@ class Norm(Piece):
 
     @property
     def _affine(self) -> Tensor:
-        """Gamma on the diagonal, beta beside it."""
+        """gamma on the diagonal, beta beside it."""
         return torch.cat([torch.diag(self.weight), self.bias[:, None]], -1)
 
     def questions(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
-    ) -> Iterator[Asked]:
+    ) -> Iterator[ReplayedEntry]:
         """Of one token: the sums of its mean and of its squares, and an entry of the last map."""
         place = tuple(draw.randrange(n) for n in output.shape)
         token, row, ask = inputs[0].detach()[place[:-1]], place[-1], self.settings.layers.ask_read
@@ -236,7 +237,7 @@ class Norm(Piece):
 
     # ------------------------------------------------------------------------------------- ranges
 
-    def judge(self, numbers: list[float], *inputs: Tensor) -> bool:
+    def check_range(self, numbers: list[float], *inputs: Tensor) -> bool:
         """What an input is like widens what the certificate over a range speaks of."""
         length, inverse = numbers
         if not math.isfinite(length):
@@ -255,10 +256,10 @@ class Norm(Piece):
         least = float((centred.square().mean(-1) + self.floor).sqrt().min())
         self.least, self.norm = min(self.least, least), max(self.norm, float(x.norm(dim=-1).max()))
 
-    def settle(self) -> None:
+    def freeze_range(self) -> None:
         self._set(self.least / self.settings.headroom, self.norm * self.settings.headroom)
 
-    def settle_for(self, *spans: Span) -> None:
+    def set_range_from(self, *spans: ErrorSpan) -> None:
         self._set(math.sqrt(self.floor), math.sqrt(self.width) * spans[0].reach * (1 + 2**-20))
 
     def _set(self, least: float, norm: float) -> None:
@@ -290,7 +291,7 @@ class Norm(Piece):
         largest = float(self._sizes.max())
         return 0.0 if self.plain else 2 * largest * read_error(self.settings, 2)
 
-    def reach(self, *reaches: Reach, widen: bool = True) -> Reach:
+    def bounds(self, *reaches: Bounds, widen: bool = True) -> Bounds:
         r"""Entries :math:`|y_i| \le \sqrt d\,|\gamma_i| + |\beta_i|`, whatever comes in."""
         rows, off = self._sizes + self._last, self._last
         # Each entry of h is read with an error of its own: sqrt d of them along a token.
@@ -299,8 +300,8 @@ class Norm(Piece):
         weight, bias = self.weight.double(), self.bias.double()
         length = radius * float(weight.abs().max()) + float(bias.norm())
         length += math.sqrt(self.width) * off
-        length = min(length, float(rows.norm())) * (1 + 2.0**-30)
-        return Reach(float(rows.max()), length, (weight, bias), radius, off)
+        length = min(length, float(rows.norm())) * OUTWARD_MANY
+        return Bounds(float(rows.max()), length, (weight, bias), radius, off)
 
     @property
     def range(self) -> float:
@@ -337,7 +338,7 @@ class Norm(Piece):
     def limit(self) -> float:
         return self.norm
 
-    def walk(self, *spans: Span) -> Span:
+    def propagate_error(self, *spans: ErrorSpan) -> ErrorSpan:
         """Never more than twice what it can give."""
         gain, root = float(self.weight.abs().max()), math.sqrt(self.width)
         error = spans[0].along(self.width)
@@ -345,9 +346,9 @@ class Norm(Piece):
         grown = gain * error / least if least > 0 else math.inf
         entry = gain * root + float(self.bias.abs().max())
         error = min(grown, 2 * gain * root)
-        return Span(entry, error + self.certified, error + root * self.certified, self.width)
+        return ErrorSpan(entry, error + self.certified, error + root * self.certified, self.width)
 
-    def made(self) -> dict[str, Any]:
+    def config(self) -> dict[str, Any]:
         return {"floor": self.floor, "centred": self.centred}
 
     def ranges(self) -> dict[str, Any]:

@@ -15,17 +15,16 @@ from typing import Any
 
 from torch import Tensor
 
-from iceform.backends import primitives, rounding_of
-from iceform.certificates.witness import Asked
+from iceform.arithmetic.units import OUTWARD_SINGLE
+from iceform.certificates.witness import ReplayedEntry
 from iceform.errors import BoundError
 from iceform.networks.frozen import SLACK
-from iceform.networks.pieces.base import Piece, Reach, Settings, Span
-
-_SLACK = 1 + 2.0**-16  # rounding of a product, in float32 too
+from iceform.networks.pieces.base import Bounds, ErrorSpan, Piece, PieceSettings
+from iceform.run import primitives, rounding_of
 
 
 def read_line(
-    settings: Settings,
+    settings: PieceSettings,
     z: Tensor,
     least: Tensor | float,
     prompt: Callable[[], tuple[Tensor, Tensor]],
@@ -54,20 +53,20 @@ def scale_at(z: Tensor, least: Tensor | float = 0.0) -> Tensor:
     return primitives.power_of_two(z.detach().abs().clamp(min=least))
 
 
-def read_error(settings: Settings, terms: int = 1) -> float:
+def read_error(settings: PieceSettings, terms: int = 1) -> float:
     """Proven error of one reading of a product of ``terms`` terms, relative to its scale."""
     table = settings.layers.table
     model = rounding_of(settings.backend).model(settings.dtype, table, 1.0, terms)
     return table.error + table.rounding(model)
 
 
-class Product(Piece):
+class ProductPiece(Piece):
     """a b, entry by entry, or the matrix product."""
 
     kind = "product"
     how = "look-up, one factor as weights in the prompt"
 
-    def __init__(self, name: str, settings: Settings, *, inner: int | None = None) -> None:
+    def __init__(self, name: str, settings: PieceSettings, *, inner: int | None = None) -> None:
         super().__init__(name, settings)
         self.inner = inner  # terms of a matrix product's entries
         self.largest = 0.0  # |factors| multiplied, and summed for matrices
@@ -96,15 +95,15 @@ class Product(Piece):
         share = 4 * (self._terms + 4) * self.settings.unit / SLACK
         return 0.0 if self.inner is None else share * seen
 
-    def judge(self, numbers: list[float], *inputs: Tensor) -> bool:
+    def check_range(self, numbers: list[float], *inputs: Tensor) -> bool:
         (seen,) = numbers
         if not seen < math.inf:
             raise BoundError(f"{self.name}: a product is {seen}; nothing is certified of it")
         self.largest = max(self.largest, seen)
         return False
 
-    def settle_for(self, *spans: Span) -> None:
-        self.largest = self._terms * spans[0].reach * spans[1].reach * _SLACK
+    def set_range_from(self, *spans: ErrorSpan) -> None:
+        self.largest = self._terms * spans[0].reach * spans[1].reach * OUTWARD_SINGLE
 
     def run(self, *inputs: Tensor, covered: bool = False) -> tuple[Tensor, Tensor | None]:
         z, settings = self.exact(*inputs), self.settings
@@ -121,9 +120,9 @@ class Product(Piece):
         out, seen = read_line(settings, z[..., None], 0.0, prompt)
         return out[..., 0], seen
 
-    def asked(
+    def replay_question(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
-    ) -> Asked | None:
+    ) -> ReplayedEntry | None:
         a, b = (t.detach() for t in inputs)
         z = self.exact(a, b)
         place = tuple(draw.randrange(n) for n in output.shape)
@@ -148,21 +147,21 @@ class Product(Piece):
     def tokens(self) -> int:
         return self.settings.layers.table.tokens
 
-    def walk(self, *spans: Span) -> Span:
+    def propagate_error(self, *spans: ErrorSpan) -> ErrorSpan:
         a, b = spans
         n = self._terms
         error = _times(a.entry, b.error) + _times(b.entry, a.error) + _times(a.error, b.error)
         own = 2 * _times(a.reach, b.reach) * read_error(self.settings, n)
         width = None if self.inner is not None else a.width or b.width
-        return Span(n * _times(a.entry, b.entry), n * (error + own), width=width)
+        return ErrorSpan(n * _times(a.entry, b.entry), n * (error + own), width=width)
 
-    def reach(self, *reaches: Reach, widen: bool = True) -> Reach:
+    def bounds(self, *reaches: Bounds, widen: bool = True) -> Bounds:
         a, b = reaches
         own = 2 * read_error(self.settings, self._terms)
-        slack = (1 + own) * _SLACK
+        slack = (1 + own) * OUTWARD_SINGLE
         entry = self._terms * _times(a.entry, b.entry) * slack
         if self.inner is not None:
-            return Reach(entry)
+            return Bounds(entry)
         length = min(_times(a.length, b.entry), _times(a.entry, b.length)) * slack
         for one, other in ((a, b), (b, a)):
             if one.ball is None or other.ball is None or other.radius != 0:
@@ -170,12 +169,14 @@ class Product(Piece):
             (weight, bias), by = one.ball, other.ball[1]
             if by.shape != weight.shape:
                 continue
-            off = (one.off * other.entry + own * entry) * _SLACK
+            off = (one.off * other.entry + own * entry) * OUTWARD_SINGLE
             longest = length + math.sqrt(len(by)) * own * entry
-            return Reach(entry, longest, (weight * by * _SLACK, bias * by), one.radius, off)
-        return Reach(entry)
+            return Bounds(
+                entry, longest, (weight * by * OUTWARD_SINGLE, bias * by), one.radius, off
+            )
+        return Bounds(entry)
 
-    def made(self) -> dict[str, Any]:
+    def config(self) -> dict[str, Any]:
         return {"inner": self.inner}
 
     def ranges(self) -> dict[str, Any]:

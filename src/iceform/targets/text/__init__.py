@@ -1,6 +1,5 @@
 """A stock GPT-2 whose prompt is the text of a program and whose continuation is its run."""
 
-from iceform.computer.compile import TEXT_WRITERS
 from iceform.targets.text.from_program import AlgorithmText, TextLoss, text_of
 from iceform.targets.text.interpreter import TextRun, check, interpret
 from iceform.targets.text.library import TEXTS
@@ -24,5 +23,3 @@ __all__ = [
     "parse",
     "text_of",
 ]
-
-TEXT_WRITERS.append(text_of)

@@ -2,8 +2,8 @@ r"""What a token of the text machine holds: named features, and those that each 
 
 Names of labels, variables, indices and cells are codes of bits +-1. A number word holds its value
 over 2^top, its sign, the bits of its magnitude (one feature a bit for positive numbers, one for
-negative ones), the code of the cell that it addresses if it is whole, and the value of every
-function of one operand at it.
+negative ones), the code of the cell that it addresses (of the nearest whole number), and the value
+of every function of one operand at it.
 
 **Rounding.** A result is a multiple of a *granule*. In segment j, whose levels are :math:`2^j`
 units apart, a granule is at least so many steps: of a sum :math:`2^{-j}`, of a product
@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.attention import Features
+from iceform.heads import Features
 from iceform.targets.text.numbers import NumberFormat
 from iceform.targets.text.words import FUNCTIONS, TextSizes, TextWord
 
@@ -71,8 +71,8 @@ class TextFeatures:
 
     @property
     def index_bits(self) -> int:
-        """0 is none."""
-        return max(1, self.sizes.indices.bit_length())
+        """Of a scalar that addresses a cell; 0 is none."""
+        return self.sizes.scalars.bit_length()
 
     @property
     def cell_bits(self) -> int:
@@ -103,8 +103,8 @@ class TextFeatures:
 
     @cached_property
     def index_numbers(self) -> dict[str | None, int]:
-        """The number of each index."""
-        return {None: 0, **{n: k for k, n in enumerate(self.sizes.index_names, 1)}}
+        """The number of each scalar as an index."""
+        return {None: 0, **{n: k for k, n in enumerate(self.sizes.scalar_names, 1)}}
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -157,7 +157,7 @@ class TextFeatures:
             "word.function": len(FUNCTIONS),
             # of numbers
             "value": 1, "sign": 1, "positive": self.value_bits, "negative": self.value_bits,
-            "whole": self.cell_bits, "at": len(FUNCTIONS),
+            "place": self.cell_bits, "at": len(FUNCTIONS),
             # what a line knows of itself; what a trace knows of the line that it runs
             **{f"line.{part}": n for part, n in self.line.items()},
             **{f"run.{part}": n for part, n in self.line.items() if part != "label"},
@@ -207,18 +207,18 @@ class TextFeatures:
         middle = count // 2
         return [((j - middle) * width - 0.5, 1 if j > middle else -1) for j in range(1, count)]
 
-    def level_code(self, units: int) -> tuple[Tensor, list[Tensor]]:
-        """What the comparisons say of a level: per segment, and per digit (1 or 0 each)."""
-        segment = max(0, abs(units).bit_length() - self.format.bits)
-        exponent = (torch.arange(self.segments) < segment).double()
-        left, digits = float(units >> segment), []
+    def level_codes(self, units: np.ndarray) -> dict[str, Float[Tensor, "n c"]]:
+        """What the comparisons say of levels (1 or 0 each): ``exponent``, ``digit0``, ..."""
+        lengths = np.frexp(np.abs(units).astype(float))[1]  # as int.bit_length
+        segment = np.maximum(0, lengths - self.format.bits)
+        codes = {"exponent": np.arange(self.segments) < segment[:, None]}
+        left = (units >> segment).astype(float)
         for d in range(len(self.digits)):
-            edges = self.digit_edges(d)
-            passed = [float((left - edge) * side > 0) for edge, side in edges]
-            digits.append(torch.tensor(passed).double())
-            width = self.digit_width(d)
-            left -= sum(p * side * width for p, (_, side) in zip(passed, edges, strict=True))
-        return exponent, digits
+            edges, sides = (np.array(part) for part in zip(*self.digit_edges(d), strict=True))
+            passed = (left[:, None] - edges) * sides > 0
+            left = left - passed @ sides * self.digit_width(d)
+            codes[f"digit{d}"] = passed
+        return {name: torch.from_numpy(passed).double() for name, passed in codes.items()}
 
     # ---------------------------------------------------------------------------- tokens
 
@@ -311,16 +311,12 @@ class TextFeatures:
         f = self.format
         values = units / 2.0**f.fraction
         bits = (np.abs(units)[:, None] >> np.arange(self.value_bits)) & 1
-        cells = np.where(
-            (values >= 0) & (values < self.sizes.cells) & (values % 1 == 0), values, -1
-        )
-        whole = torch.stack([
-            code(int(c), self.cell_bits) if c >= 0 else torch.zeros(self.cell_bits).double()
-            for c in cells
-        ])  # fmt: skip
+        cells = np.floor(values + 0.5).clip(0, self.sizes.cells - 1).astype(int)
+        place = 2.0 * ((cells[:, None] >> np.arange(self.cell_bits)) & 1) - 1
         at = np.stack([function_values(f, name, values) for name in FUNCTIONS], 1)
         return {
-            "one": 1.0, "is_number": 1.0, "uses": code(0, self.index_bits), "whole": whole,
+            "one": 1.0, "is_number": 1.0, "uses": code(0, self.index_bits),
+            "place": torch.from_numpy(place),
             "value": torch.from_numpy(values / 2.0**f.top)[:, None],
             "sign": torch.from_numpy(np.sign(values))[:, None],
             "positive": torch.from_numpy(bits * (units > 0)[:, None]).double(),

@@ -22,7 +22,6 @@ from iceform.computer.graph import Graph
 from iceform.computer.language import Algorithm
 from iceform.errors import BoundError, CapacityError, ProgramError, ShapeError
 from iceform.targets.text.allocating import Allocated, Element, Mark, TextInstruction, allocate
-from iceform.targets.text.balls import BITS, BallArithmetic
 from iceform.targets.text.emitting import TextEmitter
 from iceform.targets.text.interpreter import (
     Cell,
@@ -32,6 +31,7 @@ from iceform.targets.text.interpreter import (
     execute,
     following,
 )
+from iceform.targets.text.real_arithmetic import BITS, BallArithmetic
 from iceform.targets.text.syntax import ProgramText, TextError, parse
 from iceform.targets.text.terms import Slot
 from iceform.targets.text.words import END, LIBRARY, TextSizes, TextWord
@@ -238,7 +238,7 @@ def _ended(allocated: Allocated, answers: dict[str, list[Slot | Fraction]]) -> l
 _NEVER_LARGER = ("copy", "max", "min", "abs")
 
 
-class _Watched(LevelArithmetic):
+class _OverflowLevels(LevelArithmetic):
     """Levels that notice a result beyond the largest one."""
 
     def __init__(self, sizes: TextSizes) -> None:
@@ -314,7 +314,7 @@ class AlgorithmText:
     @cached_property
     def run(self) -> TextRun:
         """What the interpreter makes of it; refuses what does not fit."""
-        watched = _Watched(self.sizes)
+        watched = _OverflowLevels(self.sizes)
         program = parse(self.sizes, self.text)
         try:
             run = check(self.sizes, program)

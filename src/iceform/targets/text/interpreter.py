@@ -20,9 +20,8 @@ from functools import lru_cache, partial
 from math import isqrt
 from typing import Any, Generic, Protocol, TypeVar
 
-from iceform.arithmetic.balls import balls_of
+from iceform.arithmetic.balls import balls_of, exact_end, function_of_ball
 from iceform.errors import ProgramError
-from iceform.targets.text.balls import exact, function_of_ball
 from iceform.targets.text.numbers import NumberFormat
 from iceform.targets.text.syntax import ProgramLine, ProgramText, TextError, parse
 from iceform.targets.text.words import END, FUNCTIONS, TextSizes, TextWord
@@ -41,6 +40,24 @@ _FIRST_BITS = 64
 def rounded_function(form: NumberFormat, name: str, units: int) -> int:
     """A function of one operand at a level, as a level: correctly rounded, in units."""
     return _rounded(form, name, units)
+
+
+def is_rounded_function(flint: Any, form: NumberFormat, name: str, units: int, said: int) -> bool:
+    """Whether a level is a function's at another, in units; balls decide it where they can.
+
+    A level is the nearest where the exact value is not below half way to the level below it, and is
+    below half way to the one above. This needs no rounding, so it is several times faster.
+    """
+    if name in _RATIONAL or units == 0 or (name == "log" and units <= 1 << form.fraction):
+        return rounded_function(form, name, units) == said
+    if not form.is_level(said) or abs(said) == form.largest:
+        return rounded_function(form, name, units) == said
+    above = form.gap(said) if said >= 0 else form.gap(-said - 1)
+    below = form.gap(-said) if said <= 0 else form.gap(said - 1)
+    twice = function_of_ball(name, flint.arb(units) / (1 << form.fraction)) * (2 << form.fraction)
+    if twice >= 2 * said - below and twice < 2 * said + above:
+        return True
+    return rounded_function(form, name, units) == said
 
 
 @lru_cache(maxsize=2**18)
@@ -115,7 +132,7 @@ def _irrational(form: NumberFormat, units: int, name: str) -> Fraction | int:
             if 4 * abs(value) < 1:
                 return 0
             ends = (value.lower(), value.upper()) if value.is_finite() else ()
-            levels = {form.rounded(exact(end)) for end in ends}
+            levels = {form.rounded(exact_end(end)) for end in ends}
         if len(levels) == 1:
             return levels.pop()
         bits *= 2
@@ -138,6 +155,9 @@ class TextArithmetic(Protocol[V]):
 
     def index(self, value: V) -> int | None:
         """A whole number that a value is, or None."""
+
+    def nearest(self, value: V) -> int:
+        """The whole number nearest to a value; a tie goes up."""
 
 
 class LevelArithmetic:
@@ -167,6 +187,10 @@ class LevelArithmetic:
         whole, rest = divmod(value, self.one)
         return None if rest else whole
 
+    def nearest(self, value: int) -> int:
+        """The whole number nearest to a level; a tie goes up."""
+        return (2 * value + self.one) // (2 * self.one)
+
 
 _OPERATIONS: dict[str, Callable[..., Fraction | int]] = {  # of one in units, and the operands
     "copy": lambda one, a: a,
@@ -187,7 +211,7 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 
 
 @dataclass(frozen=True)
-class Executed(Generic[V]):
+class ExecutedInstruction(Generic[V]):
     """One instruction that has been executed: its line, where the result went, and what it was."""
 
     line: ProgramLine
@@ -211,15 +235,18 @@ class _Execution(Generic[V]):
         if word.index is None:
             return word.name, word.cell
         value = self.read(self.program.sizes.words[self.program.sizes.ids[word.index]], line)
+        last = self.program.sizes.cells - 1
+        if word.nearest:
+            return word.name, min(max(0, self.arithmetic.nearest(value)), last)
         at = self.arithmetic.index(value)
-        if at is None or not 0 <= at < self.program.sizes.cells:
+        if at is None or not 0 <= at <= last:
             form = self.program.sizes.format
             shown = form.word(value) if isinstance(value, int) else value
             raise TextError(
                 line,
                 word.text,
                 f"{word.index} is {shown} when this line runs, and {word.name} has cells 0 to "
-                f"{self.program.sizes.cells - 1}. Keep {word.index} in this range.",
+                f"{last}. Keep {word.index} in this range.",
             )
         return word.name, at
 
@@ -234,13 +261,19 @@ class _Execution(Generic[V]):
 
     def _unwritten(self, word: TextWord, cell: Cell) -> str:
         name = cell[0] if cell[1] is None else f"{cell[0]}[{cell[1]}]"
+        if word.nearest:
+            return (
+                f"the table {word.name} has no value at {cell[1]}, the cell nearest to "
+                f"{word.index} when this line runs. Give it more values, "
+                f"'{word.name} = [0, 1, ...]', or keep {word.index} among those that it has."
+            )
         where = f" ({word.index} is {cell[1]})" if word.index is not None else ""
         return (
             f"{name} is read{where} before anything is written to it. Give it a value in the "
             f"data, '{name} = 0', or on an earlier line."
         )
 
-    def steps(self) -> Iterator[Executed[V]]:
+    def steps(self) -> Iterator[ExecutedInstruction[V]]:
         """Instruction after instruction until the end."""
         label = 1
         while label != END:
@@ -250,7 +283,7 @@ class _Execution(Generic[V]):
             value = self.arithmetic.compute(line.operation, values)
             self.memory[cell] = value
             label = following(line, self.arithmetic, value)
-            yield Executed(line, cell, value, label)
+            yield ExecutedInstruction(line, cell, value, label)
 
 
 def following(line: ProgramLine, arithmetic: TextArithmetic[V], value: V) -> int:

@@ -7,7 +7,7 @@ layer  does
        number collects the name it is written to; a trace token its label
 1      fetch the line whose label is current; branch: a head between that line and the
        start token, by the sign of the number just written
-2      the values of indices, as codes that whole numbers carry
+2      the values of indices and of arguments of tables, as codes of cells that numbers carry
 3      one token back: the cell that a number was written to
 4      read the operands: same name and cell, the latest; literals by line and place
 5, 6   the result: sums, copies, functions, maxima; products by long multiplication, one head
@@ -28,11 +28,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.targets.design import Design, Head, Move, Row, Vocabulary
+from iceform.heads import Design, Head, Move, Row, Vocabulary
 from iceform.targets.text.features import SLOT_BITS, TextFeatures, code
 from iceform.targets.text.words import FUNCTIONS
 
@@ -82,7 +83,7 @@ class TextLayers:
 
     def vocabulary(self, tokens: Float[Tensor, "ids f"]) -> Vocabulary:
         """What the words of these features and the positions mean, and what scores them."""
-        return Vocabulary(tokens, self.features.positions(), self.scores())
+        return Vocabulary(tokens, self.features.positions(), self.scores)
 
     def _layers(self) -> Iterator[list[Head]]:
         yield [*self._look_backs()]
@@ -240,7 +241,7 @@ class TextLayers:
                 self.only(self._written(), 2 * self.far),
                 (ONE, self.recent()),
             )
-            yield from self.heads(f"index of {role}", logit, self.copies(("whole", cell)))
+            yield from self.heads(f"index of {role}", logit, self.copies(("place", cell)))
 
     def _cells(self) -> Iterator[Head]:
         yield from self._back(1, "cell of a number", self.copies(("cell", "into.cell")))
@@ -391,22 +392,20 @@ class TextLayers:
 
     # -------------------------------------------------------------------------------- scores
 
+    @cached_property
     def scores(self) -> Float[Tensor, "ids f"]:
         """The language-model head: after a write word a number, then a label, then a write word."""
         f = self.features
         words = f.sizes.words
         out = torch.zeros(len(words), f.all.total, dtype=torch.float64)
 
-        def put(token: int, kind: str, **codes: Tensor) -> None:
+        def put(token: int | list[int], kind: str, **codes: Tensor) -> None:
             out[token, f.all[kind]] = KIND
             for name, bits in codes.items():
                 out[token, f.all[name.replace("__", ".")]] = SCORE * bits
 
         for token, word in enumerate(words):
-            if word.kind == "number":
-                assert word.units is not None
-                put(token, "is_write", **self._number_codes(word.units))
-            elif word.kind == "trace":
+            if word.kind == "trace":
                 assert word.label is not None
                 bits = code(word.label, f.label_bits)
                 put(token, "is_number", run__next=bits, branch=bits)
@@ -414,17 +413,16 @@ class TextLayers:
                 held = f.of_word(word)
                 codes = {f"run.d.{part}": held[part] for part in f.address if part in held}
                 put(token, "is_trace", **codes)  # type: ignore[arg-type]
+        numbers = [token for token, word in enumerate(words) if word.kind == "number"]
+        put(numbers, "is_write", **self._number_codes(np.array(f.format.levels)))
         return out
 
-    def _number_codes(self, units: int) -> dict[str, Tensor]:
-        """What scores a level: +-2 for every comparison, less what a row of ones would score."""
-        exponent, digits = self.features.level_code(units)
-        exponent = 2 * exponent - 1
-        exponent[-1] = 0.0  # what saturates is written as the largest level
-        codes = {f"digit{d}": 2 * passed - 1 for d, passed in enumerate(digits)}
-        total = sum(float(c.sum()) for c in (exponent, *codes.values()))
-        both = {"exponent": 2 * exponent, **{name: 2 * c for name, c in codes.items()}}
-        return {**both, "one": torch.tensor([-total]).double()}
+    def _number_codes(self, units: np.ndarray) -> dict[str, Tensor]:
+        """What scores levels: +-2 for every comparison, less what a row of ones would score."""
+        codes = {name: 2 * passed - 1 for name, passed in self.features.level_codes(units).items()}
+        codes["exponent"][:, -1] = 0.0  # what saturates is written as the largest level
+        total = torch.stack([c.sum(1) for c in codes.values()]).sum(0)
+        return {**{name: 2 * c for name, c in codes.items()}, "one": -total[:, None]}
 
 
 def times(row: Row, factor: float) -> Row:

@@ -39,8 +39,8 @@ GRADIENT_DESCENT = """
 11: k = k - 1 if > 0 goto 1
 12: s = w goto end
 w = 0  r = 0.25  k = 10  n = 4
-A[0] = -1  A[1] = -0.5  A[2] = 0.5  A[3] = 1
-B[0] = -0.75  B[1] = -0.25  B[2] = 0.5  B[3] = 0.625
+A = [-1, -0.5, 0.5, 1]
+B = [-0.75, -0.25, 0.5, 0.625]
 """
 
 BUBBLE_SORT = """
@@ -59,7 +59,7 @@ BUBBLE_SORT = """
 12: s = s if > 0 goto 1
 13: s = 0 goto end
 n = 6
-A[0] = 3  A[1] = -1.5  A[2] = 7  A[3] = 0.25  A[4] = -2  A[5] = 7
+A = [3, -1.5, 7, 0.25, -2, 7]
 """
 
 BRACKETS = """
@@ -76,7 +76,7 @@ BRACKETS = """
 10: t = 0 - d if < 0 goto 12
 11: b = 1
 12: t = d goto end
-A[0] = 1  A[1] = 1  A[2] = -1  A[3] = 1  A[4] = 1  A[5] = -1  A[6] = -1  A[7] = -1  A[8] = 0
+A = [1, 1, -1, 1, 1, -1, -1, -1, 0]
 """
 
 BINARY_SEARCH = """
@@ -93,8 +93,7 @@ BINARY_SEARCH = """
 10: h = m - 1 goto 2
 11: p = -1 goto end
 h = 9  x = 11
-A[0] = 1  A[1] = 2  A[2] = 3  A[3] = 5  A[4] = 7  A[5] = 11  A[6] = 13  A[7] = 17  A[8] = 19
-A[9] = 23
+A = [1, 2, 3, 5, 7, 11, 13, 17, 19, 23]
 """
 
 LONG_DIVISION = """
@@ -112,12 +111,12 @@ LONG_DIVISION = """
 11: t = i - n if < 0 goto 3
 12: r = r goto end
 n = 6  d = 11
-A[0] = 8  A[1] = 0  A[2] = 1  A[3] = 9  A[4] = 7  A[5] = 9
+A = [8, 0, 1, 9, 7, 9]
 """
 
 RULE_110 = """
 # g generations of the cellular automaton 110 on the cells A[1] ... A[w], with zeros at both ends;
-# the rule is a table in the array B: a function of one's own needs no more than that
+# the rule is a function of one's own, the table C
 1: l = 0
 2: i = 1
 3: k = l + l
@@ -126,15 +125,14 @@ RULE_110 = """
 6: j = i + 1
 7: k = k + k
 8: k = k + A[j]           # 4 left + 2 own + right
-9: A[i] = B[k]
+9: A[i] = C(k)
 10: i = j
 11: t = i - w if <= 0 goto 3
 12: g = g - 1 if > 0 goto 1
 13: l = 0 goto end
 g = 8  w = 14
-B[0] = 0  B[1] = 1  B[2] = 1  B[3] = 1  B[4] = 0  B[5] = 1  B[6] = 1  B[7] = 0
-A[0] = 0  A[1] = 0  A[2] = 0  A[3] = 0  A[4] = 0  A[5] = 0  A[6] = 0  A[7] = 0  A[8] = 0  A[9] = 0
-A[10] = 0  A[11] = 0  A[12] = 0  A[13] = 0  A[14] = 1  A[15] = 0
+C = [0, 1, 1, 1, 0, 1, 1, 0]
+A = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0]
 """
 
 TEXTS: dict[str, str] = {

@@ -31,16 +31,17 @@ from iceform.errors import (
     PrecisionError,
     ProgramError,
 )
+from iceform.heads import Design
 from iceform.targets.architectures import architecture
 from iceform.targets.checking import kernels
-from iceform.targets.design import Design
 from iceform.targets.folder import CARD, CONFIG, RECORD, check_path, digest
-from iceform.targets.text.certificate import TextCertificate, certify
+from iceform.targets.text.certificate import TextCertificate
 from iceform.targets.text.features import TextFeatures
 from iceform.targets.text.in_weights import carried, sizes_with
 from iceform.targets.text.interpreter import TextRun, check
 from iceform.targets.text.layers import TextLayers
 from iceform.targets.text.numbers import NumberFormat
+from iceform.targets.text.proof import certify
 from iceform.targets.text.syntax import ProgramText, TextError, parse
 from iceform.targets.text.words import END, LIBRARY, TextSizes
 from iceform.validation import check_choice, check_matmul_precision, full_precision

@@ -60,7 +60,7 @@ class NumberFormat:
 
     @property
     def count(self) -> int:
-        """How many levels there are: zero, and as many below as above it."""
+        """How many levels there are, zero and as many below as above it."""
         return 2 * ((1 << self.bits) - 1 + (self.coarsest << (self.bits - 1))) + 1
 
     @cached_property

@@ -4,9 +4,11 @@ A program line is ``label: destination = expression end``:
 
 - expression: ``a``, ``a + b``, ``a - b``, ``a * b``, ``tanh(a)`` and the other functions,
   ``max(a, b)``, ``min(a, b)``, and on float64 machines ``c + a * b``, ``c - a * b``;
+- an operand may be ``F(x)``, the table F at the whole number nearest to x (among its cells);
 - end: nothing, ``goto L`` or ``if > 0 goto L`` (also ``<``, ``>=``, ``<=``), L a label or ``end``.
 
-The data follow: ``name = number``, any number of them in a line. A text that :func:`parse` accepts
+The data follow: ``name = number`` and ``F = [number, number, ...]``, any number of them in a line.
+A text that :func:`parse` accepts
 is made of words of the vocabulary, in exactly the order in which the tokenizer gives them.
 """
 
@@ -205,7 +207,7 @@ class _LineReader:
         return self.keep(f"{word} =")
 
     def expression(self) -> tuple[str, tuple[TextWord, ...]]:
-        if len(self.word) > 1 and self.word.endswith("("):
+        if len(self.word) > 1 and self.word.endswith("(") and not self.at_table:
             return self.call()
         first = self.operand()
         if self.done or self.word in ("goto", "if"):
@@ -265,7 +267,8 @@ class _LineReader:
             near = self._near(name, (*FUNCTIONS, *PAIRS))
             self.back(
                 f"there is no function {name!r}. {near}There are "
-                f"{', '.join((*FUNCTIONS, *PAIRS))}; another one is a table in an array and floor."
+                f"{', '.join((*FUNCTIONS, *PAIRS))}; another one is a table, "
+                "'F = [0, 1, 4]' in the data and F(a) here."
             )
         self.keep(word)
         operands = [self.operand(inside=True)]
@@ -317,6 +320,11 @@ class _LineReader:
 
     def data(self) -> Iterator[tuple[TextWord, TextWord, int]]:
         while not self.done:
+            if self.word in self.sizes.array_names and self.pieces[self.at + 1 : self.at + 2] == [
+                "="
+            ]:
+                yield from self.table()
+                continue
             destination = self.destination()
             if destination.index is not None:
                 self.at -= 2
@@ -332,9 +340,59 @@ class _LineReader:
             if self.word in ("+", "-", "*", "/", "goto", "if"):
                 self.fail("this is an instruction without a label. Write '3: a = b + c'.")
 
+    def table(self) -> Iterator[tuple[TextWord, TextWord, int]]:
+        """The cells of ``F = [0, 1, 4]``."""
+        name, most, cell = self.next("a name"), self.sizes.cells, 0
+        self.at += 1
+        if not self.word.startswith("["):
+            self.fail(
+                f"{name} is an array. Give it a list, '{name} = [0, 1, 4]', or one cell, "
+                f"'{name}[0] = 1'.",
+                self.word or name,
+            )
+        self.pieces[self.at : self.at + 1] = [p for p in ("[", self.word[1:]) if p]
+        self.at += 1
+        closed = False
+        while not closed:
+            word = self.next("a number, or ']',")
+            closed = word.endswith("]")
+            number = word.rstrip("]")
+            if not _NUMBER.fullmatch(number) or len(word) - len(number) > 1:
+                self.back(f"a list holds numbers with commas between: '{name} = [0, 1, 4]'.")
+            if cell == most:
+                self.back(f"the list has more than {most} numbers, and {name} has {most} cells.")
+            yield self.keep(f"{name}[{cell}] ="), self.number_word(number), self.number
+            cell += 1
+            if not closed and self.word == "]":
+                self.at, closed = self.at + 1, True
+            elif not closed:
+                comma = self.next("',' or ']'")
+                if comma != ",":
+                    self.back("between two numbers of a list there is a comma.")
+
     # -------------------------------------------------------------------------------- operands
 
+    @property
+    def at_table(self) -> bool:
+        return self.word[:-1] in self.sizes.array_names
+
+    def table_call(self) -> TextWord:
+        """``F(x)``."""
+        name = self.next("a table")[:-1]
+        word = self.next(f"a name, and ')', after '{name}('")
+        if word not in self.sizes.scalar_names:
+            self.back(
+                f"a table is called with a name: '{name}(x)'. Put anything else on a line of its "
+                f"own before, 'x = ...'; a cell is '{name}[3]'."
+            )
+        if self.word != ")":
+            self.fail(f"{name}(...) takes one name. Write '{name}({word})'.", self.word or word)
+        self.at += 1
+        return self.keep(f"{name}({word})")
+
     def operand(self, *, inside: bool = False) -> TextWord:
+        if self.word.endswith("(") and self.at_table:
+            return self.table_call()
         word = self.next("an operand")
         if _NUMBER.fullmatch(word):
             return self.number_word(word)
@@ -381,7 +439,9 @@ class _LineReader:
         names = f"a to {sizes.scalar_names[-1]}"
         arrays = f"arrays {sizes.array_names[0]} to {sizes.array_names[-1]}" if sizes.arrays else ""
         if word in sizes.array_names:
-            self.fail(f"{word} is an array. Name a cell: '{word}[0]', or '{word}[i]'.")
+            self.fail(
+                f"{word} is an array. Name a cell, '{word}[0]' or '{word}[i]', or '{word}(x)'."
+            )
         known = (*sizes.scalar_names, *(a + "[i]" for a in sizes.array_names))
         self.fail(
             f"this is no word of the machine where {wanted} belongs. {self._near(word, known)}"

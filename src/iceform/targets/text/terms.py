@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import Any
 
 from iceform.errors import ProgramError
-from iceform.functions.formulas import trees
+from iceform.expressions.formulas import trees
 
 _LARGEST_POWER = 16  # by repeated products; above, by exponential and logarithm
 

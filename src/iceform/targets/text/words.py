@@ -12,7 +12,7 @@ trace     ``[1]`` ... ``[end]``                          ``label`` (``END`` = 0 
 line      the end of a line
 goto      ``goto 1`` ... ``goto end``                    ``label``
 test      ``if > 0 goto 1`` ...                          ``test``, ``label``
-operand   ``a``, ``A[i]``, ``A[3]``                      ``name``, ``index`` or ``cell``
+operand   ``a``, ``A[i]``, ``A[3]``, ``A(x)``            ``name``; ``index``, ``cell``
 write     ``a =``, ``A[i] =``, ``A[3] =``                the same
 operator  ``+ - * ,``                                    ``name``
 function  ``tanh(``, ``max(``                            ``name``
@@ -20,13 +20,16 @@ number    ``0.25``                                       ``units``
 ========= ============================================== =====================================
 
 The tokenizer strips comments, drops closing brackets and white space, keeps a line's end where
-another program line follows and no ``goto`` has ended the line already, and puts ``<s>`` and the
-table tokens before the text and ``[1]`` after it. A word that is not in the vocabulary raises.
+another program line follows and no ``goto`` has ended the line already, writes a list
+``A = [3, 4]`` as the cells ``A[0] = 3 A[1] = 4``, and puts ``<s>`` and the table tokens before the
+text and ``[1]`` after it. A word that is not in the vocabulary raises.
+``A(x)`` is ``nearest``: the cell nearest to x.
 """
 
 from __future__ import annotations
 
 import string
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -73,6 +76,7 @@ PATTERN = "|".join(
         r"\d+:(?!\S)",
         rf"\[{_LABEL}\](?!\S)",
         r"[A-Za-z]\w*(?:\[\w+\])? =(?!\S)",
+        r"[A-Z]\([a-z]\w*\)",
         r"[a-z]+\(",
         rf"[A-Za-z]\w*(?:\[\w+\])?{_STOP}",
         rf"-?\d+(?:\.\d+)?{_STOP}",
@@ -83,6 +87,7 @@ PATTERN = "|".join(
     )
 )
 _COMMENT = r"#[^\n]*"
+_DIGITS = r"-?[\d.]+"
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,7 @@ class TextWord:
     test: str | None = None
     index: str | None = None
     cell: int | None = None
+    nearest: bool | None = None
     units: int | None = None
 
 
@@ -156,7 +162,7 @@ class TextSizes:
 
     @property
     def third_operand(self) -> bool:
-        """Whether c + a * b is one line: float64 machines only."""
+        """Whether c + a * b is one line, as in float64 machines only."""
         return self.dtype == "float64"
 
     @property
@@ -176,7 +182,7 @@ class TextSizes:
 
     @cached_property
     def words(self) -> tuple[TextWord, ...]:
-        """The vocabulary: the word with number k is token k."""
+        """The vocabulary, in which the word with number k is token k."""
         return (
             TextWord(START, "start"),
             *(TextWord(f"<{k}>", "table", cell=k) for k in range(self.tables)),
@@ -190,6 +196,7 @@ class TextSizes:
                 for k in self._targets
             ),
             *self._operands("operand", ""),
+            *self._calls,
             *self._operands("write", " ="),
             *(TextWord(o, "operator", name=o) for o in OPERATORS),
             *(TextWord(f"{f}(", "function", name=f) for f in (*FUNCTIONS, *PAIRS)),
@@ -213,6 +220,15 @@ class TextSizes:
     def _targets(self) -> tuple[int, ...]:
         return (*range(1, self.labels + 1), END)
 
+    @property
+    def _calls(self) -> tuple[TextWord, ...]:
+        """``A(x)``: the table A at the whole number nearest to x."""
+        return tuple(
+            TextWord(f"{a}({x})", "operand", name=a, index=x, nearest=True)
+            for a in self.array_names
+            for x in self.scalar_names
+        )
+
     def _operands(self, kind: str, tail: str) -> tuple[TextWord, ...]:
         scalars = [TextWord(n + tail, kind, name=n) for n in self.scalar_names]
         indexed = [
@@ -227,6 +243,17 @@ class TextSizes:
         ]
         return (*scalars, *indexed, *cells)
 
+    def _lists(self) -> Iterator[tuple[str, str]]:
+        r"""What turns a list into cells, in order: a pattern, and what it becomes.
+
+        ``\K`` keeps what stands before it. A comma after the number of a cell is the next cell.
+        """
+        for array in self.array_names:
+            yield rf"(?<!\w){array} = \[ ?", f"{array}[0] = "
+            for cell in range(1, self.cells):
+                yield rf"(?<!\w){array}\[{cell - 1}\] = {_DIGITS}\K ?, ?", f" {array}[{cell}] = "
+        yield rf"\[\d+\] = {_DIGITS}\K ?\]", ""
+
     def tokenizer(self) -> PreTrainedTokenizerFast:
         """A stock fast tokenizer of this vocabulary, with prefix and first trace label built in."""
         from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
@@ -239,6 +266,7 @@ class TextSizes:
                 normalizers.Replace(Regex(r"[ \t\r\f\v]+"), " "),
                 normalizers.Replace(Regex(r" ?\n\s*"), "\n"),
                 normalizers.Strip(),
+                *(normalizers.Replace(Regex(old), new) for old, new in self._lists()),
             ]
         )
         inner.pre_tokenizer = pre_tokenizers.Split(Regex(PATTERN), "removed", invert=True)

@@ -1,4 +1,4 @@
-"""Every algorithm on every engine that its record names: literal and fused are one algorithm."""
+"""Every algorithm: literal and fused are one algorithm."""
 
 import math
 import re
@@ -10,26 +10,26 @@ import torch
 
 import iceform as ice
 import iceform_estimators
-from estimator_tests.algorithms.conformance.data import example, machine, made, pairs
-from iceform.attention import FrozenNetwork, unchecked
+from estimator_tests.algorithms.conformance.data import example, machine, made, names
 from iceform.certificates import Result
-from iceform_estimators.algorithms import Algorithm, kinds
+from iceform.heads import FrozenNetwork, unchecked
+from iceform_estimators.algorithms import kinds
 
-PAIRS = pairs()
+NAMES = names()
 
 
 @cache
-def run(name: str, engine: str, backend: str) -> tuple[Result, iceform_estimators.Machine]:
+def run(name: str, backend: str) -> tuple[Result, iceform_estimators.Machine]:
     """Run once: the tests only look at it."""
-    algorithm = made(name, engine)
-    x, y = example(algorithm, engine)
-    used = machine(engine, x, algorithm, backend)
-    return used.run(algorithm, x, None if name in ("pca", "head") else y), used
+    algorithm = made(name)
+    x, y = example(algorithm)
+    used = machine(x, backend)
+    return used.run(algorithm, x, None if name == "pca" else y), used
 
 
-@pytest.mark.parametrize(("name", "engine"), PAIRS)
-def test_literal_and_fused_agree_within_their_certificates(name, engine):
-    (literal, one), (fused, other) = (run(name, engine, b) for b in ("literal", "fused"))
+@pytest.mark.parametrize("name", NAMES)
+def test_literal_and_fused_agree_within_their_certificates(name):
+    (literal, one), (fused, other) = (run(name, b) for b in ("literal", "fused"))
     assert one.digest == other.digest
     allowed = literal.certificate.error + fused.certificate.error
     assert math.isfinite(allowed), (literal.certificate.error, fused.certificate.error)
@@ -48,35 +48,35 @@ def blind(network: FrozenNetwork) -> None:
 
 # Where a loop ends is the same: its residuals are 0 whatever a step is made of, or it is done
 # before its first look-up matters.
-SAME_END = {("linear", "rows"), ("perceptron", "stream")}
+SAME_END = {"perceptron"}
 
 
-@pytest.mark.parametrize(("name", "engine"), PAIRS)
-def test_changed_weights_are_refused_and_followed_where_asked(name, engine):
+@pytest.mark.parametrize("name", NAMES)
+def test_changed_weights_are_refused_and_followed_where_asked(name):
     """Both backends give the changed network's answer, which is not the first one."""
-    algorithm = made(name, engine)
+    algorithm = made(name)
     if "max_passes" in algorithm.options():  # it need not get there
         algorithm = replace(algorithm, max_passes=40)
-    x, y = example(algorithm, engine)
-    data = (x, None if name in ("pca", "head") else y)
-    plain = machine(engine, x, algorithm, "fused").run(algorithm, *data).value
+    x, y = example(algorithm)
+    data = (x, None if name == "pca" else y)
+    plain = machine(x, "fused").run(algorithm, *data).value
     changed = []
     for backend in ("literal", "fused"):
-        used = machine(engine, x, algorithm, backend)
+        used = machine(x, backend)
         blind(used.network)
-        with pytest.raises(ice.IntegrityError, match="weights were changed"):
+        with pytest.raises(ice.errors.IntegrityError, match="weights were changed"):
             used.run(algorithm, *data)
         with unchecked():
             changed.append(used.run(algorithm, *data).value)
     size = float(plain.abs().max())
     assert float((changed[0] - changed[1]).abs().max()) <= 1e-6 * max(size, 1.0)
-    if (name, engine) not in SAME_END:
+    if name not in SAME_END:
         assert float((changed[0] - plain).abs().max()) > 1e-2 * size
 
 
-@pytest.mark.parametrize(("name", "engine"), PAIRS)
-def test_what_every_result_has(name, engine):
-    result, used = run(name, engine, "fused")
+@pytest.mark.parametrize("name", NAMES)
+def test_what_every_result_has(name):
+    result, used = run(name, "fused")
     assert result.attestation.ok
     assert result.digest == used.digest
     assert re.fullmatch("[0-9a-f]{64}", result.digest)
@@ -98,36 +98,25 @@ def test_what_every_result_has(name, engine):
 STRAIGHT = {"linear", "ridge", "expectile", "pca"}
 
 
-@pytest.mark.parametrize(("name", "engine"), PAIRS)
-def test_how_much_of_an_answer_attention_computes(name, engine):
-    result, _ = run(name, engine, "fused")
+@pytest.mark.parametrize("name", NAMES)
+def test_how_much_of_an_answer_attention_computes(name):
+    result, _ = run(name, "fused")
     moved = result.without_attention()
-    if engine == "stream" and name in STRAIGHT:
+    if name in STRAIGHT:
         assert moved <= 1e-10 * float(result.value.abs().max())
         assert "without attention the answer is the same" in str(result.ledger)
     elif name != "perceptron":
         assert moved > 1e-3 * float(result.value.abs().max()), moved
-        assert engine == "rows" or "without attention" not in str(result.ledger)
+        assert "without attention" not in str(result.ledger)
 
 
-@pytest.mark.parametrize(("name", "engine"), PAIRS)
-def test_an_engine_that_a_record_does_not_name_is_refused(name, engine):
-    others = set(iceform_estimators.Machine.layouts) - set(Algorithm.kinds[name].engines())
-    algorithm = made(name, engine)
-    for other in others:
-        x = torch.zeros(4, 3, dtype=torch.float64)
-        wrong = iceform_estimators.Machine(4, 4, layout=other)
-        with pytest.raises(ice.ProgramError, match=f"does not run on {other}; it runs on Machine"):
-            wrong.run(algorithm, x, x[:, 0])
-
-
-@pytest.mark.parametrize(("name", "engine"), PAIRS)
-def test_prompts_traces_and_plans(name, engine):
+@pytest.mark.parametrize("name", NAMES)
+def test_prompts_traces_and_plans(name):
     """The first prompt is what the network reads: its trace's output is the network's."""
-    algorithm = made(name, engine)
-    x, y = example(algorithm, engine)
-    used = machine(engine, x, algorithm, "fused")
-    labels = None if name in ("pca", "head") else y
+    algorithm = made(name)
+    x, y = example(algorithm)
+    used = machine(x, "fused")
+    labels = None if name == "pca" else y
     prompt = used.prompt(algorithm, x, labels)
     assert prompt.tokens.shape == (used.plan.tokens, used.plan.features)
     trace = used.trace(algorithm, x, labels)
@@ -136,35 +125,33 @@ def test_prompts_traces_and_plans(name, engine):
     assert off <= 1e-13 * max(1.0, float(output.abs().max())), off
 
 
-@pytest.mark.parametrize("engine", ["rows", "stream"])
-def test_machines_are_saved_and_refused_when_altered(engine, tmp_path):
-    algorithm = made("ridge", engine)
-    x, y = example(algorithm, engine)
-    used = machine(engine, x, algorithm, "fused")
+def test_machines_are_saved_and_refused_when_altered(tmp_path):
+    algorithm = made("ridge")
+    x, y = example(algorithm)
+    used = machine(x, "fused")
     again = iceform_estimators.Machine.load(used.save(tmp_path / "machine"))
-    assert again.layout == engine
     assert again.digest == used.digest
     assert torch.equal(again.run(algorithm, x, y).value, used.run(algorithm, x, y).value)
     weights = tmp_path / "machine" / "model.safetensors"
     raw = bytearray(weights.read_bytes())
     raw[-3] ^= 1
     weights.write_bytes(raw)
-    with pytest.raises(ice.IntegrityError):
+    with pytest.raises(ice.errors.IntegrityError):
         iceform_estimators.Machine.load(tmp_path / "machine")
 
 
-TABLES = [name for name, engine in PAIRS if engine == "stream" and "kernel" not in name]
+TABLES = [name for name in NAMES if "kernel" not in name]
 
 
 @pytest.mark.parametrize("name", [n for n in TABLES if not n.startswith("knn")])
 def test_a_specialised_stream_returns_the_machines_rows(name):
     """The table is in the weights; the data alone are read."""
-    from iceform.attention.lookups import data_tokens
+    from iceform.heads.lookups import data_tokens
     from iceform_estimators.machine import ArraySource
 
-    algorithm = made(name, "stream")
-    x, y = example(algorithm, "stream")
-    used = machine("stream", x, algorithm, "fused")
+    algorithm = made(name)
+    x, y = example(algorithm)
+    used = machine(x, "fused")
     module = used.specialize(algorithm, x, y)
     asked = algorithm.opening(used.start(), ArraySource(x, y)).part(slice(0, used.samples))
     rows = module(data_tokens(asked))[: asked.count]
@@ -175,19 +162,19 @@ def test_a_specialised_stream_returns_the_machines_rows(name):
 
 
 def test_a_stream_without_a_table_cannot_be_specialised():
-    x, y = example(made("kernel", "stream"), "stream")
+    x, y = example(made("kernel"))
     used = iceform_estimators.Machine(3, layout="stream")
-    with pytest.raises(ice.ProgramError, match="looks no table up"):
-        used.specialize(made("kernel", "stream"), x, y)
-    with pytest.raises(ice.ProgramError, match="depends on the data"):
-        used.specialize(made("ridge", "stream"))
+    with pytest.raises(ice.errors.ProgramError, match="looks no table up"):
+        used.specialize(made("kernel"), x, y)
+    with pytest.raises(ice.errors.ProgramError, match="depends on the data"):
+        used.specialize(made("ridge"))
 
 
 @pytest.mark.parametrize("name", ["ridge", "logistic", "huber", "pca", "kernel"])
 def test_a_stream_in_float32_is_within_its_certificate(name):
     """The proof is of the answer, whatever arithmetic it was found in."""
-    algorithm = made(name, "stream")
-    x, y = example(algorithm, "stream")
+    algorithm = made(name)
+    x, y = example(algorithm)
     exact = iceform_estimators.Machine(x.shape[1] + 1, layout="stream").run(algorithm, x, y)
     short = iceform_estimators.Machine(x.shape[1] + 1, layout="stream", dtype=torch.float32)
     found = short.run(algorithm, x, y)
@@ -200,19 +187,22 @@ def test_a_stream_in_float32_is_within_its_certificate(name):
 
 
 def test_the_machines_eps_holds_for_tables():
-    algorithm = made("logistic", "stream")
-    x, y = example(algorithm, "stream")
+    algorithm = made("logistic")
+    x, y = example(algorithm)
     strict = iceform_estimators.Machine(3, layout="stream", eps=1e-18)
-    with pytest.raises(ice.PrecisionError, match="not to the machine's eps = 1e-18"):
+    with pytest.raises(ice.errors.PrecisionError, match="not to the machine's eps = 1e-18"):
         strict.run(algorithm, x, y)
     assert iceform_estimators.Machine(3, layout="stream", eps=1e-3).run(algorithm, x, y).converged
 
 
-def test_layouts_are_named():
-    with pytest.raises(ice.ProgramError, match="layout must be one of rows, stream"):
+def test_a_head_in_the_prompt_is_the_librarys():
+    """The machine in rows has moved: one error names where to, from a file as from a call."""
+    with pytest.raises(ice.errors.ProgramError, match=r"is iceform\.paper\.library\.PromptLibrary"):
+        iceform_estimators.Machine(3, layout="rows")
+    with pytest.raises(ice.errors.ProgramError, match=r"is iceform\.paper\.library\.PromptLibrary"):
+        iceform_estimators.Machine.unpack({"machine": {"layout": "rows"}}, {})
+    with pytest.raises(ice.errors.ProgramError, match="layout must be one of stream"):
         iceform_estimators.Machine(3, layout="columns")
-    with pytest.raises(ice.ProgramError, match="not by programs"):
-        iceform_estimators.Machine(3, layout="stream", programs=[made("ridge", "rows")])
 
 
 def test_every_table_algorithm_is_in_the_list_of_the_documentation():

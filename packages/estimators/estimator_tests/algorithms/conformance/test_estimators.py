@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from estimator_tests.algorithms.conformance.data import pairs
-from iceform.attention import Layout
+from estimator_tests.algorithms.conformance.data import names
 from iceform.errors import IntegrityError
+from iceform.heads import LookUpLayout
 from iceform_estimators import estimator_of
 from iceform_estimators.algorithms import named
 from tests.conformance import WRITES
 
-NAMES = [name for name, engine in pairs() if engine == "stream" and named(name).estimator]
+NAMES = [name for name in names() if named(name).estimator]
 
 
 def table(rows: int, seed: int = 5):
@@ -64,7 +64,7 @@ def test_the_literal_matrices_fit_the_same_on_200_rows(name):
 def test_changed_weights_are_refused(name, monkeypatch):
     """A NaN, a scaled matrix or swapped rows: before a fit, and before a prediction."""
     x, score = table(24)
-    y, make, build = labels(name, score), estimator_of(named(name)), Layout.build
+    y, make, build = labels(name, score), estimator_of(named(name)), LookUpLayout.build
     fitted = make().fit(x, y)
     ask = fitted.transform if named(name).family == "components" else fitted.predict
     for write in WRITES.values():
@@ -82,7 +82,7 @@ def test_changed_weights_are_refused(name, monkeypatch):
             return made
 
         with monkeypatch.context() as patch:
-            patch.setattr(Layout, "build", changed)
+            patch.setattr(LookUpLayout, "build", changed)
             for backend in ("auto", "literal"):
                 with pytest.raises(IntegrityError, match="weights were changed"):
                     make(backend=backend).fit(x, y)

@@ -2,14 +2,12 @@ r"""Principal components: Lanczos passes on prompts from which found components 
 
 A pass with f the identity and y = 0 returns mean_i (x_i.v) x_i, the covariance times v. Passes from
 a random start span a Krylov space in which the readout finds the leading direction; the next
-component's prompt holds the samples with the found ones removed (deflation). What the samples are
-that a pass returns this for is all that the two layouts differ in.
+component's prompt holds the samples with the found ones removed (deflation).
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -17,21 +15,29 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from iceform.arithmetic.double_double import SUMMED, Pair, add, div, dot, mul, pair, sub, sum_last
-from iceform.attention import LookUps
-from iceform.certificates import Certificate, Result, Step
+from iceform.arithmetic import UNIT
+from iceform.arithmetic.double_double import (
+    SUMMED,
+    DoubleDouble,
+    add,
+    div,
+    dot,
+    mul,
+    pair,
+    sub,
+    sum_last,
+)
+from iceform.certificates import Certificate, DerivationStep, Result
 from iceform.errors import ProgramError
-from iceform.functions import loss_named
-from iceform.interpolation import Interpolant
-from iceform_estimators.algorithms.descent import Residual, residual_of
+from iceform.heads import LookUps
+from iceform.tables import Interpolant
 from iceform_estimators.algorithms.examples import ellipse
-from iceform_estimators.algorithms.memory import in_memory, unweighed
-from iceform_estimators.algorithms.record import Algorithm, Peer, option
-from iceform_estimators.machine import ArraySource, Heads, Run, Running, Sizes, Source, Target
+from iceform_estimators.algorithms.in_memory import in_memory, unweighed
+from iceform_estimators.algorithms.record import EstimationAlgorithm, Peer, option
+from iceform_estimators.machine import MachineRun, Source
 from iceform_estimators.machine.problem import STRAIGHT, WATCHED, WIDENED, Scaling, check_magnitudes
 from iceform_estimators.machine.stream import IDENTITY
 
-_UNIT = torch.finfo(torch.float64).eps / 2
 _RANK = 1e-12  # of the largest variance: directions below it are rounding
 _LEDGER = (
     ("prompt", "samples less their mean and the components found, and v"),
@@ -42,11 +48,10 @@ _LEDGER = (
     ("host", "bases and eigenvectors of the Krylov space"),
     ("host", "the proof: the covariance and its eigenvalues"),
 )
-_LENGTH = 1.001  # bound of a unit vector's entries, rounding included
 
 
 @dataclass(frozen=True)
-class PCA(Algorithm):
+class PCA(EstimationAlgorithm):
     """The leading principal components.
 
     ``value`` has them as rows of length 1, the largest entry of each being positive, and
@@ -63,8 +68,6 @@ class PCA(Algorithm):
         Most passes for one component.
     seed
         Of the random starts; the components do not depend on it beyond rounding.
-    eps
-        In rows: error of a look-up.
     """
 
     name: ClassVar[str] = "pca"
@@ -97,7 +100,6 @@ class PCA(Algorithm):
             "Seed of the random starts.", low=0, estimator="random_state", command=False
         ),
     )
-    eps: float = 1e-9
 
     def count(self, rows: int, dim: int) -> int:
         """How many components of data of this shape."""
@@ -107,9 +109,7 @@ class PCA(Algorithm):
             raise ProgramError(f"n_components = {k} exceeds min(samples, features) = {most}")
         return k
 
-    # ------------------------------------------------------------------------------------ stream
-
-    def opening(self, machine: Running, source: Source) -> LookUps:
+    def opening(self, machine: MachineRun, source: Source) -> LookUps:
         """The first samples along the first axis."""
         data = in_memory(source)
         scaling = Scaling.of(data, intercept=True, labels=False, columns=False)
@@ -118,47 +118,16 @@ class PCA(Algorithm):
         table = IDENTITY.on(max(float((x @ v).abs().max()), 1.0))
         return machine.look_ups(table, x, x.new_zeros(len(x)), v)
 
-    def stream(self, machine: Running, source: Source) -> Result:
+    def stream(self, machine: MachineRun, source: Source) -> Result:
         unweighed(source, self.label)
         k = self.count(source.rows, source.dim)
         machine.check_dim(source.dim)
         scaling = Scaling.of(source, intercept=True, labels=False, columns=False)
         scaling = replace(scaling, intercept=False)
-        return self._found(k, machine, source, scaling, _Streamed(machine, source, scaling))
-
-    # -------------------------------------------------------------------------------------- rows
-
-    def _residual(self, dim: int, samples: int) -> Residual:
-        return residual_of(loss_named("squared"), dim, samples, self.eps, _LENGTH, None)
-
-    def sizes(self, dim: int, samples: int) -> Sizes:
-        return self._residual(dim, samples).sizes()
-
-    def _shrunk(self, x: Tensor) -> Scaling:
-        """Samples less their mean, so small that none is longer than 1 whatever is taken out."""
-        size = 2.0 ** math.ceil(1 + 0.5 * math.log2(x.shape[1]))
-        mean = x.mean(0)
-        return Scaling(mean, torch.full_like(mean, size), 0.0, 1.0, intercept=False)
-
-    def targets(self, x: Tensor, y: Tensor | None) -> Target:
-        n, dim = x.shape
-        samples = self._shrunk(x.double()).samples(x.double()).to(x)
-        start = torch.zeros(dim).to(x)
-        start[0] = 1.0
-        return self._residual(dim, n).target(samples, x.new_zeros(n), start)
-
-    def rows(self, machine: Heads, x: Tensor, y: Tensor | None) -> Result:
-        n, dim = x.shape
-        k = self.count(n, dim)
-        source = ArraySource(x.double(), x.new_zeros(n).double())
-        scaling = self._shrunk(source.x)
-        passes = _InRows(machine, self._residual(dim, n), scaling.samples(source.x), x.dtype)
-        return self._found(k, machine, source, scaling, passes)
-
-    # -------------------------------------------------------------------------------------- both
+        return self._found(k, machine, source, scaling, _Covariance(machine, source, scaling))
 
     def _found(
-        self, k: int, machine: Run, source: Source, scaling: Scaling, covariance: _Covariance
+        self, k: int, machine: MachineRun, source: Source, scaling: Scaling, covariance: _Covariance
     ) -> Result:
         check_magnitudes(source, products=False)
         search = _Deflation(self, source.dim, source.device, covariance)
@@ -200,25 +169,17 @@ def _variances(source: Source, scaling: Scaling, search: _Deflation) -> dict[str
     }
 
 
-class _Covariance(ABC):
+class _Covariance:
     """The covariance of samples, found components taken out, times a vector: by passes."""
 
-    def __init__(self, machine: Run) -> None:
+    def __init__(self, machine: MachineRun, source: Source, scaling: Scaling) -> None:
         self.passes = 0
         for where, what in _LEDGER:
             machine.ledger.note(where, what)
-
-    @abstractmethod
-    def __call__(self, found: Tensor, v: Tensor) -> Tensor:
-        """C v, without the components found before."""
-
-
-class _Streamed(_Covariance):
-    def __init__(self, machine: Running, source: Source, scaling: Scaling) -> None:
-        super().__init__(machine)
         self.machine, self.source, self.scaling, self.reach = machine, source, scaling, 1.0
 
     def __call__(self, found: Tensor, v: Tensor) -> Tensor:
+        """C v, without the components found before."""
         while True:
             table = IDENTITY.on(self.reach)
             task = _PowerTask(self.machine, table, self.scaling, found, v)
@@ -229,22 +190,6 @@ class _Streamed(_Covariance):
                 return total / self.source.rows
             self.machine.ledger.note("host", WIDENED)
             self.reach = 2 * (table.high + float(beyond))
-
-
-class _InRows(_Covariance):
-    def __init__(
-        self, machine: Heads, residual: Residual, samples: Tensor, dtype: torch.dtype
-    ) -> None:
-        super().__init__(machine)
-        self.machine, self.residual, self.samples, self.dtype = machine, residual, samples, dtype
-
-    def __call__(self, found: Tensor, v: Tensor) -> Tensor:
-        left = self.samples - (self.samples @ found.mT) @ found
-        zeros = left.new_zeros(len(left))
-        inputs = (t.to(self.dtype) for t in (left, zeros, v))
-        out, _ = self.machine.attend(self.residual.target(*inputs))
-        self.passes += 1
-        return self.residual.scale * out.double().mean(0)
 
 
 class _Deflation:
@@ -291,7 +236,7 @@ class _Deflation:
             lead = vectors[:, -1]
             vector, value = basis.mT @ lead, float(values[-1])
             residual = images.mT @ lead - value * vector
-            top = max(self.values[0] if self.values else value, _UNIT)
+            top = max(self.values[0] if self.values else value, UNIT)
             done = float(residual.norm()) <= self.model.tol * top
             if done or len(basis) >= min(room, self.model.max_passes):
                 if len(basis) == room:
@@ -307,15 +252,17 @@ class _Deflation:
             images = torch.cat([images, self.image(ahead)[None]])
 
 
-def _prove(source: Source, scaling: Scaling, found: Tensor) -> tuple[Tensor, tuple[Step, ...]]:
+def _prove(
+    source: Source, scaling: Scaling, found: Tensor
+) -> tuple[Tensor, tuple[DerivationStep, ...]]:
     """Davis and Kahan: the sine of the angle is at most the residual over the gap."""
     gram, level = (part / source.rows for part in source.reduce(_CovarianceTask(scaling)))
     exact, lost = _eigenvalues(gram)
     # Sums of products and images of the components round; and the mean that was taken away is not
     # exactly the mean, which adds level level' to the covariance.
     added = source.rows + source.count + 8 * source.dim + 32
-    noise = added * _UNIT * float(gram.diagonal().sum()) + 4 * float(level.square().sum()) + lost
-    noise += 4 * (added * _UNIT) ** 2 * float(gram.diagonal().sum())
+    noise = added * UNIT * float(gram.diagonal().sum()) + 4 * float(level.square().sum()) + lost
+    noise += 4 * (added * UNIT) ** 2 * float(gram.diagonal().sum())
     values = ((found @ gram) * found).sum(1)
     residuals = _residuals(source, scaling, found, values)
     gaps = torch.stack([_gap(exact, float(v), j) for j, v in enumerate(values)]) - noise
@@ -324,8 +271,12 @@ def _prove(source: Source, scaling: Scaling, found: Tensor) -> tuple[Tensor, tup
     errors = errors + torch.stack([_stretched(v) for v in found])
     worst = int(errors.argmax())
     steps = (
-        Step("residual", "||C v - lambda v|| of the worst", float(residuals[worst]), "computed"),
-        Step("gap", "to the nearest other eigenvalue", float(gaps[worst]), "Davis and Kahan"),
+        DerivationStep(
+            "residual", "||C v - lambda v|| of the worst", float(residuals[worst]), "computed"
+        ),
+        DerivationStep(
+            "gap", "to the nearest other eigenvalue", float(gaps[worst]), "Davis and Kahan"
+        ),
     )
     return errors, steps
 
@@ -340,7 +291,7 @@ def _eigenvalues(matrix: Tensor) -> tuple[Tensor, float]:
     p, size = len(matrix), float(matrix.norm())
     left = vectors.mT @ (matrix @ vectors) - torch.diag(values)
     turned = vectors.mT @ vectors - torch.eye(p, dtype=matrix.dtype, device=matrix.device)
-    rounded = 5 * (p + 2) * _UNIT * math.sqrt(p) * size
+    rounded = 5 * (p + 2) * UNIT * math.sqrt(p) * size
     return values, 1.001 * (float(left.norm()) + 2 * float(turned.norm()) * size + rounded)
 
 
@@ -358,11 +309,11 @@ def _residuals(source: Source, scaling: Scaling, found: Tensor, values: Tensor) 
     out = []
     for v, value in zip(found, values, strict=True):
         *sums, size, far = source.combine(_ImageTask(scaling, v), _added_pairs)
-        image, level = Pair(*sums[:2]), Pair(*sums[2:])
+        image, level = DoubleDouble(*sums[:2]), DoubleDouble(*sums[2:])
         n = pair(torch.full_like(v, source.rows))
         shift = div(level, n)
         along = dot(shift, pair(v))
-        lines = mul(shift, Pair(*(part.expand_as(v) for part in along)))
+        lines = mul(shift, DoubleDouble(*(part.expand_as(v) for part in along)))
         left = sub(sub(div(image, n), lines), mul(pair(value.expand_as(v)), pair(v)))
         # Pairs are off by a few roundings each, relative to what they add up.
         terms = size / source.rows + far / source.rows * shift.hi.abs() + value.abs() * v.abs()
@@ -379,17 +330,19 @@ class _ImageTask:
     v: Tensor
 
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        rows = Pair(self.scaling.samples(x), self.scaling.lows(x))
+        rows = DoubleDouble(self.scaling.samples(x), self.scaling.lows(x))
         z = dot(rows, pair(self.v.expand_as(rows.hi)))
-        turned = Pair(rows.hi.mT, rows.lo.mT)
-        image = dot(turned, Pair(*(part.expand_as(turned.hi) for part in z)))
+        turned = DoubleDouble(rows.hi.mT, rows.lo.mT)
+        image = dot(turned, DoubleDouble(*(part.expand_as(turned.hi) for part in z)))
         level = sum_last(turned)
         along = rows.hi.abs() @ self.v.abs()
         return [*image, *level, along @ rows.hi.abs(), along.sum()]
 
 
 def _added_pairs(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
-    image, level = (add(Pair(*first[i : i + 2]), Pair(*second[i : i + 2])) for i in (0, 2))
+    image, level = (
+        add(DoubleDouble(*first[i : i + 2]), DoubleDouble(*second[i : i + 2])) for i in (0, 2)
+    )
     return [*image, *level, first[4] + second[4], first[5] + second[5]]
 
 
@@ -404,7 +357,7 @@ def _gap(eigenvalues: Tensor, value: float, place: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class _PowerTask:
-    machine: Running
+    machine: MachineRun
     table: Interpolant
     scaling: Scaling
     found: Tensor

@@ -22,7 +22,7 @@ _FLATS: dict[str, list[Any]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Example:
+class ExampleTable:
     """A table.
 
     Attributes
@@ -56,10 +56,12 @@ class Example:
         return torch.tensor(self.labels, dtype=torch.float64)
 
 
-def flats(target: str | None = "rent") -> Example:
+def flats(target: str | None = "rent") -> ExampleTable:
     """Twelve flats: their size, floor and one more column."""
     features = {name: _FLATS[name] for name in ("size", "floor")}
-    return Example("twelve flats", features, target, None if target is None else _FLATS[target])
+    return ExampleTable(
+        "twelve flats", features, target, None if target is None else _FLATS[target]
+    )
 
 
 def _random(*shape: int) -> Tensor:
@@ -70,19 +72,19 @@ def _line(rows: int) -> Tensor:
     return torch.linspace(-1, 1, rows, dtype=torch.float64)
 
 
-def _example(source: str, x: Tensor, y: Tensor | list[Any] | None) -> Example:
+def _example(source: str, x: Tensor, y: Tensor | list[Any] | None) -> ExampleTable:
     """Features x1, x2, ... and a target y, rounded so that they can be printed."""
     columns = {f"x{j + 1}": _rounded(x[:, j]) for j in range(x.shape[1])}
     if y is None:
-        return Example(source, columns)
-    return Example(source, columns, "y", _rounded(y) if isinstance(y, Tensor) else y)
+        return ExampleTable(source, columns)
+    return ExampleTable(source, columns, "y", _rounded(y) if isinstance(y, Tensor) else y)
 
 
 def _rounded(values: Tensor) -> list[float]:
     return [round(v, 3) for v in values.tolist()]
 
 
-def outliers(rows: int = 24) -> Example:
+def outliers(rows: int = 24) -> ExampleTable:
     """A line with four samples far above it."""
     x = _line(rows)
     y = 0.8 * x + 0.1 * _random(rows)
@@ -90,31 +92,31 @@ def outliers(rows: int = 24) -> Example:
     return _example("a line with outliers", x[:, None], y)
 
 
-def fan(rows: int = 40) -> Example:
+def fan(rows: int = 40) -> ExampleTable:
     """A line whose noise grows along it."""
     x = _line(rows)
     return _example("a fan", x[:, None], 0.5 * x + 0.4 * (1.2 + x) * _random(rows))
 
 
-def wave(rows: int = 24) -> Example:
+def wave(rows: int = 24) -> ExampleTable:
     """One period of a sine, with noise."""
     x = _line(rows)
     return _example("a wave", x[:, None], torch.sin(math.pi * x) + 0.1 * _random(rows))
 
 
-def counts() -> Example:
+def counts() -> ExampleTable:
     """Viewings of the twelve flats."""
     return flats("viewings")
 
 
-def blobs(rows: int = 24) -> Example:
+def blobs(rows: int = 24) -> ExampleTable:
     """Two groups of points that a line separates."""
     side = torch.arange(rows) % 2 == 0
     x = 0.35 * _random(rows, 2) + torch.where(side, 1.0, -1.0)[:, None]
     return _example("two groups", x, ["right" if s else "left" for s in side.tolist()])
 
 
-def ellipse(rows: int = 24) -> Example:
+def ellipse(rows: int = 24) -> ExampleTable:
     """Points along a tilted ellipse."""
     turned = torch.tensor([[0.8, 0.6], [-0.6, 0.8]], dtype=torch.float64)
     return _example(

@@ -18,12 +18,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from iceform.functions import Loss, ScalarFunction
-from iceform.functions.losses import Curvature, vouched
-from iceform_estimators.algorithms.descent import labels_of
+from iceform.expressions import Loss, ScalarFunction
+from iceform.expressions.losses import Curvature, vouched
 from iceform_estimators.algorithms.examples import fan
 from iceform_estimators.algorithms.linear import LinearModel
-from iceform_estimators.algorithms.record import Peer, option
+from iceform_estimators.algorithms.record import Peer, labels_of, option
 from iceform_estimators.machine.problem import LinearProblem, metric_of
 from iceform_estimators.machine.solvers import Solution
 

@@ -1,4 +1,4 @@
-r"""Kernel regression: softmax attention over the training samples, on either layout.
+r"""Kernel regression: softmax attention over the training samples.
 
 Softmax attention with keys 2 gamma x_j and biases -gamma ||x_j||^2 weighs sample j for a query q by
 e^{-gamma ||q - x_j||^2} up to a factor that cancels: |x|^2 is a feature of a sample's token.
@@ -14,34 +14,21 @@ import torch
 from torch import Tensor
 
 from iceform.arithmetic.doubled import Doubled, softmax_average
-from iceform.attention import Average, Features
-from iceform.attention.lookups import LARGEST_LOGIT
-from iceform.certificates import Certificate, Result, Step
-from iceform.errors import BoundError, ProgramError
-from iceform.validation import check_bound, unit_roundoff
-from iceform_estimators.algorithms.descent import labels_of
+from iceform.certificates import Certificate, DerivationStep, Result
+from iceform.errors import BoundError
+from iceform.heads import SoftmaxAverage
+from iceform.heads.lookups import LARGEST_LOGIT
+from iceform.validation import unit_roundoff
 from iceform_estimators.algorithms.examples import wave
-from iceform_estimators.algorithms.memory import centred, check_near, in_memory
-from iceform_estimators.algorithms.record import Algorithm, Peer, option
-from iceform_estimators.machine import (
-    ArraySource,
-    Heads,
-    Rows,
-    Running,
-    Sizes,
-    Source,
-    Stream,
-    Target,
-)
-from iceform_estimators.machine.machine import balanced
+from iceform_estimators.algorithms.in_memory import centred, check_near, in_memory
+from iceform_estimators.algorithms.record import EstimationAlgorithm, Peer, labels_of, option
+from iceform_estimators.machine import ArraySource, Machine, MachineRun, Source
 
 _ROOM = 1 << 22  # weights at once
 _SMALL = 1 << 16  # entries of all differences up to which samples are averaged again, exactly
 _EACH = 1 << 13  # queries that get a bound each; of more, one for all
 _CLEAR = 1e-3  # what logits may be off by before nothing but the labels' range is claimed
 _WRITTEN = "samples, |x|^2 and labels, and the points that ask"
-_UNREAD = 60.0  # e^-60: query tokens are kept out of the average by this margin
-_STRAY = 2 * math.exp(-_UNREAD)  # what they carry into it all the same, on values up to 1
 
 
 class _Peer:
@@ -66,7 +53,7 @@ class _Peer:
 
 
 @dataclass(frozen=True)
-class KernelRegression(Algorithm):
+class KernelRegression(EstimationAlgorithm):
     r"""Nadaraya and Watson's average of the labels with weights e^{-gamma ||q - x||^2}.
 
     .. math:: \hat y(q) = \sum_i y_i e^{-\gamma\|q - x_i\|^2} / \sum_i e^{-\gamma\|q - x_i\|^2}
@@ -78,9 +65,7 @@ class KernelRegression(Algorithm):
     ----------
     gamma
         A number, or "scott" for the bandwidth n^(-1/(d + 4)) deviations, that is
-        n^(2/(d + 4)) / (2 X.var()), or "scale" for 1 / (n_features X.var()); a number in rows.
-    queries
-        In rows: points answered per pass.
+        n^(2/(d + 4)) / (2 X.var()), or "scale" for 1 / (n_features X.var()).
     """
 
     name: ClassVar[str] = "kernel"
@@ -105,7 +90,6 @@ class KernelRegression(Algorithm):
             slider=(0.1, 1000),
         ),
     )
-    queries: int = 16
 
     def gamma_for(self, source: ArraySource) -> float:
         """The number that ``gamma`` stands for on these data."""
@@ -118,19 +102,17 @@ class KernelRegression(Algorithm):
             return 1 / (source.dim * variance)
         return float(source.rows ** (2 / (source.dim + 4)) / (2 * variance))
 
-    # ------------------------------------------------------------------------------------ stream
-
-    def opening(self, machine: Running, source: Source) -> Average:
+    def opening(self, machine: MachineRun, source: Source) -> SoftmaxAverage:
         """The samples themselves as the points that ask."""
         data = in_memory(source)
         x, _, _ = centred(data.x)
         points = x[: machine.machine.samples]
         return machine.kernel(x, data.y[:, None], points, self.gamma_for(data))
 
-    def stream(self, machine: Running, source: Source) -> Result:
+    def stream(self, machine: MachineRun, source: Source) -> Result:
         return self.recalled(machine, source, source.rows)
 
-    def recalled(self, machine: Running, source: Source, first: int) -> Result:
+    def recalled(self, machine: MachineRun, source: Source, first: int) -> Result:
         """The averages at the first samples, and a copy of all samples that answers other points.
 
         The certificate is of the averages at all samples.
@@ -150,105 +132,6 @@ class KernelRegression(Algorithm):
             again = lambda: _again(data.x, data.y, data.x, gamma)  # noqa: E731
             certificate = machine.compared(answer, again, 0, certificate)
         return machine.result(answer, certificate, 1, parts={"gamma": gamma}, _predict=memory)
-
-    # -------------------------------------------------------------------------------------- rows
-
-    def _features(self, dim: int) -> Features:
-        return Features.of(x=dim, square=1, y=1, is_query=1)
-
-    def _number(self) -> float:
-        """gamma, for a layout whose weights are sized by it."""
-        if isinstance(self.gamma, str):
-            raise ProgramError(
-                f"gamma = {self.gamma!r} depends on the data, and a machine in rows is sized by "
-                "it; give a number, or use layout='stream'"
-            )
-        return float(self.gamma)
-
-    def sizes(self, dim: int, samples: int) -> Sizes:
-        scale = self._number()
-        k, q = self._spans(dim, samples, scale)
-        weights = self._weights(dim, samples, scale)
-        return Sizes(
-            tokens=samples + self.queries,
-            features=self._features(dim).total,
-            head_dim=dim + 2,
-            value_dim=1,
-            bound=float(max(1, dim)),
-            weight_bound=max(float(w.abs().max()) for w in weights),
-            reach=1.001 * float((k * q).sqrt().max().clamp(min=1.0)),
-            logits=float((k * q).sum()),
-            nonzeros=1,
-        )
-
-    def _margin(self, dim: int, samples: int, scale: float) -> float:
-        # On |x|, |q| <= 1 the best sample's logit is at least -3 d scale, and a query token, which
-        # has a point but no square, reaches 2 d scale as a key.
-        return 5 * dim * scale + math.log(self.queries) + _UNREAD
-
-    def _spans(self, dim: int, samples: int, scale: float) -> tuple[Tensor, Tensor]:
-        k = [2 * scale] * dim + [scale * dim, self._margin(dim, samples, scale)]
-        return torch.tensor(k, dtype=torch.float64), torch.ones(dim + 2, dtype=torch.float64)
-
-    def _weights(self, dim: int, samples: int, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-        at = self._features(dim)
-        eye = torch.eye(dim, dtype=torch.float64)
-        w_k = torch.zeros(dim + 2, at.total, dtype=torch.float64)
-        w_k[:dim, at["x"]] = 2 * scale * eye
-        w_k[dim, at["square"]] = -scale
-        w_k[dim + 1, at["is_query"]] = -self._margin(dim, samples, scale)
-        w_q = torch.zeros_like(w_k)
-        w_q[:dim, at["x"]] = eye
-        w_q[dim:, at["is_query"]] = 1.0
-        w_v = torch.zeros(1, at.total, dtype=torch.float64)
-        w_v[:, at["y"]] = 1.0
-        return *balanced(w_k, w_q, *self._spans(dim, samples, scale)), w_v
-
-    def _target(self, x: Tensor, y: Tensor, points: Tensor, scale: float) -> Target:
-        n, dim = x.shape
-        at = self._features(dim)
-        tokens = x.new_zeros(n + len(points), at.total)
-        tokens[:n, at["x"]], tokens[n:, at["x"]] = x, points
-        tokens[:n, at["square"]] = x.square().sum(-1, keepdim=True)
-        tokens[:n, at["y"]] = y[:, None]
-        tokens[n:, at["is_query"]] = 1.0
-        w_k, w_q, w_v = (w.to(x) for w in self._weights(dim, n, scale))
-        return Target(tokens, w_k, w_q, w_v, slice(n, None))
-
-    def targets(self, x: Tensor, y: Tensor | None) -> Target:
-        return self._target(x, labels_of(y), x[: self.queries], self._number())
-
-    def _answer(
-        self, machine: Heads, x: Tensor, y: Tensor, points: Tensor
-    ) -> tuple[Tensor, float, int]:
-        check_bound("x", x, 1.0, "scale the samples into [-1, 1]")
-        check_bound("y", y, 1.0, "scale the labels into [-1, 1]")
-        check_bound("points", points, 1.0, "predict inside [-1, 1]")
-        parts, worst = [], 0.0
-        chunks = torch.split(points, self.queries)
-        scale = self._number()
-        for chunk in chunks:
-            out, error = machine.attend(self._target(x, y, chunk, scale))
-            parts.append(out[:, 0])
-            worst = max(worst, error + _STRAY)
-        worst += 2 * machine.slip(self.sizes(x.shape[1], len(x)).logits, x.shape[1])
-        return torch.cat(parts), worst, len(chunks)
-
-    def rows(self, machine: Heads, x: Tensor, y: Tensor | None) -> Result:
-        labels = labels_of(y)
-        fitted, error, passes = self._answer(machine, x, labels, x)
-        certificate = machine.certificate(
-            {"machine": error},
-            {"samples x dim": f"{x.shape[0]} x {x.shape[1]}", "max |x|": 1.0, "max |y|": 1.0},
-        )
-        certificate = machine.compared(
-            fitted, lambda: _again(x, labels, x, self._number()), len(x) * x.numel(), certificate
-        )
-        memory = _RowsMemory(self, machine.machine, x, labels)
-        machine.ledger.note("prompt", _WRITTEN)
-        return machine.result(
-            fitted, certificate, passes, parts={"gamma": self._number()}, _predict=memory
-        )
 
     def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
         return self.exact(x, labels_of(y), x)
@@ -271,23 +154,10 @@ def _again(x: Tensor, y: Tensor, points: Tensor, gamma: float) -> Doubled:
 
 
 @dataclass(frozen=True, eq=False)
-class _RowsMemory:
-    """The run's copies of samples and labels; every call is a run of its own."""
-
-    model: KernelRegression
-    machine: Rows
-    x: Tensor
-    y: Tensor
-
-    def __call__(self, points: Tensor) -> Tensor:
-        return self.model._answer(self.machine.start(), self.x, self.y, points)[0]
-
-
-@dataclass(frozen=True, eq=False)
 class KernelMemory:
     """Training samples as a prompt: called with points, it answers their averages, shape (m,)."""
 
-    machine: Stream | Running
+    machine: Machine | MachineRun
     x: Tensor  # centred
     y: Tensor
     center: Tensor
@@ -347,12 +217,12 @@ class KernelMemory:
         return out + self._lost
 
     @property
-    def _stream(self) -> Stream:
-        return self.machine.machine if isinstance(self.machine, Running) else self.machine
+    def _stream(self) -> Machine:
+        return self.machine.machine if isinstance(self.machine, MachineRun) else self.machine
 
     @property
     def _lost(self) -> float:
-        """What underflows: labels are averaged in units of which they are 2^-60 or more."""
+        """Bound of what underflow loses: averaged labels are scaled to 2^-60 or more before."""
         least = torch.finfo(self._stream.dtype).smallest_normal * unit_roundoff(self._stream.dtype)
         return len(self.x) * least * 2.0**63 * float(self.y.abs().max()) + 4 * math.ulp(0.0)
 
@@ -378,7 +248,11 @@ class KernelMemory:
             dtype=self._stream.dtype,
             backend="fused",
             derivation=(
-                Step("gamma", "sharpness", self.gamma, "logits are -gamma |q - x|^2 + ..."),
-                Step("error", "of the worst query", worst, "sum_j w_j (e^tau_j - 1) |y_j - mean|"),
+                DerivationStep(
+                    "gamma", "sharpness", self.gamma, "logits are -gamma |q - x|^2 + ..."
+                ),
+                DerivationStep(
+                    "error", "of the worst query", worst, "sum_j w_j (e^tau_j - 1) |y_j - mean|"
+                ),
             ),
         )

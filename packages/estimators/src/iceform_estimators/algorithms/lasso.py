@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from iceform_estimators.algorithms.elastic_net import ElasticNet
 from iceform_estimators.algorithms.record import Peer
-from iceform_estimators.algorithms.sparse import ElasticNet
 
 
 @dataclass(frozen=True)

@@ -11,25 +11,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
-from iceform.attention import LookUps
-from iceform.certificates import Certificate, Result, Step
+from iceform.arithmetic import UNIT
+from iceform.certificates import Certificate, DerivationStep, Result
 from iceform.errors import ProgramError, ShapeError
-from iceform.functions import Loss, loss_named
-from iceform.interpolation import Interpolant
+from iceform.expressions import Loss, loss_named
+from iceform.heads import LookUps
+from iceform.tables import Interpolant
 from iceform.validation import check_positive, plain_tensor
-from iceform_estimators.algorithms.memory import in_memory
-from iceform_estimators.algorithms.record import Algorithm, option
-from iceform_estimators.machine import Run, Running, Source, Stream
-from iceform_estimators.machine.choices import (
+from iceform_estimators.algorithms.in_memory import in_memory
+from iceform_estimators.algorithms.record import EstimationAlgorithm, option
+from iceform_estimators.machine import Machine, MachineRun, Source
+from iceform_estimators.machine.fixed_schedule import PlannedDomain, descend_inside, problem_inside
+from iceform_estimators.machine.multinomial import (
     ChoiceProblem,
     certificate_of_choices,
     prove_choices,
     raw_rows,
 )
-from iceform_estimators.machine.inside import Domain, descend_inside, problem_inside
 from iceform_estimators.machine.problem import (
     SCALED,
     STRAIGHT,
@@ -43,14 +43,12 @@ from iceform_estimators.machine.solvers import PRECONDITIONERS, Solution, minimi
 from iceform_estimators.machine.sources import split
 from iceform_estimators.machine.stream import read_line, table_of
 
-_UNIT = torch.finfo(torch.float64).eps / 2
-
 
 @dataclass(frozen=True, eq=False)
-class Line:
+class LinearPredictor:
     """Predictions x.coef + intercept, looked up by the frozen machine; coef (d,) or (d, K)."""
 
-    machine: Stream
+    machine: Machine
     coef: Tensor
     intercept: Tensor
     response: Callable[[Tensor], Tensor] | None = None
@@ -63,7 +61,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class LinearModel(Algorithm):
+class LinearModel(EstimationAlgorithm):
     """What all linear models share.
 
     Parameters
@@ -189,12 +187,12 @@ class LinearModel(Algorithm):
         """How far w can be from the optimum."""
         return prove(problem, w)
 
-    def table(self, machine: Stream, reach: float) -> Interpolant:
+    def table(self, machine: Machine, reach: float) -> Interpolant:
         """What is looked up, as far out as asked."""
         return table_of(self.loss(), machine.tokens).on(reach)
 
     def problem_at(
-        self, machine: Running, source: Source, parts: Mapping[str, Any] | None = None
+        self, machine: MachineRun, source: Source, parts: Mapping[str, Any] | None = None
     ) -> LinearProblem:
         """The problem of the first pass, or of those that ended with an answer of these parts."""
         return self.problem(machine, source)
@@ -204,12 +202,12 @@ class LinearModel(Algorithm):
         whitened = self.precondition == "whiten" and getattr(self, "solver", "auto") == "auto"
         return whitened_at(problem, w) if whitened else None
 
-    def opening(self, machine: Running, source: Source) -> LookUps:
+    def opening(self, machine: MachineRun, source: Source) -> LookUps:
         """The look-ups of the first samples, where passes begin."""
         return self.look_ups(machine, self.problem_at(machine, source))
 
     def look_ups(
-        self, machine: Running, problem: LinearProblem, w: Tensor | None = None
+        self, machine: MachineRun, problem: LinearProblem, w: Tensor | None = None
     ) -> LookUps:
         """The prompt of the first samples in memory at w, or where passes begin."""
         data = in_memory(problem.source, weighed=True)
@@ -223,13 +221,13 @@ class LinearModel(Algorithm):
         table = self.table(machine.machine, max(float((x @ w - y).abs().max()), 1.0))
         return machine.look_ups(table, x, y, w, offsets, factors)
 
-    def note_line(self, machine: Run) -> None:
+    def note_line(self, machine: MachineRun) -> None:
         """Say in the ledger where all that attention looks up is a straight line."""
         bounds = self.loss().curvature.bounds
         if bounds is not None and bounds[0] == bounds[1]:
             machine.ledger.note("attention", STRAIGHT)
 
-    def stream(self, machine: Running, source: Source) -> Result:
+    def stream(self, machine: MachineRun, source: Source) -> Result:
         self.note_line(machine)
         problem = self.problem(machine, source)
         solution = self.solve(problem)
@@ -237,7 +235,7 @@ class LinearModel(Algorithm):
 
 
 def fitted_inside(
-    model: LinearModel, machine: Running, source: Source, domain: Domain, l1: float = 0.0
+    model: LinearModel, machine: MachineRun, source: Source, domain: PlannedDomain, l1: float = 0.0
 ) -> Result:
     """A fit whose passes are planned by what is stated of the data, and proven after the fact."""
     if source.weighed or getattr(model, "positive", None) is True:  # a class is no sign
@@ -271,11 +269,11 @@ def fitted_choices(problem: ChoiceProblem, solution: Solution) -> Result:
     proof = prove_choices(problem, w)
     coef, intercept = raw_rows(problem.scaling, w)
     certificate, last = certificate_of_choices(problem, w, coef, intercept, proof)
-    run: Run = problem.machine
+    run: MachineRun = problem.machine
     return run.result(
         coef, certificate, problem.passes, parts={"intercept": intercept},
         errors={"intercept": last}, converged=solution.converged,
-        history=tuple(solution.history), _predict=Line(run.machine, coef.mT, intercept),
+        history=tuple(solution.history), _predict=LinearPredictor(run.machine, coef.mT, intercept),
     )  # fmt: skip
 
 
@@ -310,7 +308,9 @@ def fitted(
     if scaling.intercept:
         slip = scaling.intercept_slip(coef, intercept)
         last = float(proof.bounds(rows[len(coef) :]).sum() + slip)
-        step = Step("intercept", "bound of its distance", last, "D times its norm, and rounding")
+        step = DerivationStep(
+            "intercept", "bound of its distance", last, "D times its norm, and rounding"
+        )
         certificate = replace(certificate, derivation=(*certificate.derivation, step))
     if not certificate.error < math.inf and proof.radius < math.inf:
         told = instead or (coef, intercept)
@@ -325,8 +325,8 @@ def fitted(
 
 
 def line_result(
-    model: Algorithm,
-    machine: Run,
+    model: EstimationAlgorithm,
+    machine: MachineRun,
     line: tuple[Tensor, Tensor],
     certificate: Certificate,
     passes: int,
@@ -341,7 +341,7 @@ def line_result(
     return machine.result(
         coef, certificate, passes,
         parts={"intercept": intercept, **parts}, errors={"intercept": intercept_error},
-        _predict=Line(machine.machine, coef, intercept, response), **rest,
+        _predict=LinearPredictor(machine.machine, coef, intercept, response), **rest,
     )  # fmt: skip
 
 
@@ -356,8 +356,10 @@ def _about_fitted_values(
     scaling = problem.scaling
     worst = scaling.size * proof.movement(problem)
     moved, size = problem.source.largest(_FittedTask(scaling.mean, found, told))
-    rounding = (len(found[0]) + 16) * _UNIT * (float(size) + abs(scaling.center))
-    step = Step("fitted", "distance of the fitted values", worst, "D max_i ||x_i||_{H^{-1}}")
+    rounding = (len(found[0]) + 16) * UNIT * (float(size) + abs(scaling.center))
+    step = DerivationStep(
+        "fitted", "distance of the fitted values", worst, "D max_i ||x_i||_{H^{-1}}"
+    )
     return Certificate.total(
         {
             "distance of the fitted values": worst,

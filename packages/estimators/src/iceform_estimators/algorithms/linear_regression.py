@@ -13,12 +13,12 @@ from iceform_estimators.algorithms.ridge import Ridge
 class LinearRegression(Ridge):
     r"""Least squares, :math:`\min_{w,b} \|Xw + b - y\|^2`.
 
-    Where features depend on each other, in a stream it is the solution of least norm, as
-    scikit-learn's is, and the certificate speaks of the fitted values; in rows it is refused.
+    Where features depend on each other it is the solution of least norm, as scikit-learn's is, and
+    the certificate speaks of the fitted values.
 
     Parameters
     ----------
-    positive, fit_intercept, tol, max_passes, precondition, w_bound, eps
+    positive, fit_intercept, tol, max_passes, precondition
         As for :class:`Ridge`.
     """
 

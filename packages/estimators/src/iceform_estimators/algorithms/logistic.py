@@ -10,15 +10,15 @@ from torch import Tensor
 
 from iceform.certificates import Result
 from iceform.errors import ProgramError
-from iceform.functions import Loss, loss_named
+from iceform.expressions import Loss, loss_named
 from iceform.validation import check_choice, check_positive, check_size
 from iceform_estimators.algorithms.examples import flats
+from iceform_estimators.algorithms.in_memory import in_memory
 from iceform_estimators.algorithms.linear import LinearClassifier, fitted_choices, fitted_inside
-from iceform_estimators.algorithms.memory import in_memory
 from iceform_estimators.algorithms.record import Peer, option
-from iceform_estimators.machine import Running, Source, Stream
-from iceform_estimators.machine.choices import ChoiceProblem, chances, prompts
-from iceform_estimators.machine.inside import SOLVERS, Domain
+from iceform_estimators.machine import Machine, MachineRun, Source
+from iceform_estimators.machine.fixed_schedule import SOLVERS, PlannedDomain
+from iceform_estimators.machine.multinomial import ChoiceProblem, chances, prompts
 from iceform_estimators.machine.problem import SCALED
 from iceform_estimators.machine.solvers import minimise
 from iceform_estimators.machine.stream import table_of
@@ -32,7 +32,7 @@ class Logistic(LinearClassifier):
 
     Labels are 0 and 1, s = 2 y - 1. More classes, 0, ..., K - 1, are fitted together by
     :math:`\min C \sum_i (\ln \sum_k e^{z_{ik}} - z_{i y_i}) + \sum_k \|w_k\|^2/2` with
-    :math:`z_{ik} = w_k.x_i + b_k` (:mod:`iceform_estimators.machine.choices`): a row for each
+    :math:`z_{ik} = w_k.x_i + b_k` (:mod:`iceform_estimators.machine.multinomial`): a row for each
     class.
 
     Parameters
@@ -45,8 +45,8 @@ class Logistic(LinearClassifier):
         As for :class:`LinearClassifier`.
     solver, bound
         "inside" plans its steps by this bound of the samples' entries, and the host only writes
-        prompts and adds answers up (:mod:`iceform_estimators.machine.inside`). "auto" takes fewer
-        passes, in coordinates that the host computes from the data.
+        prompts and adds answers up (:mod:`iceform_estimators.machine.fixed_schedule`). "auto" takes
+        fewer passes, in coordinates that the host computes from the data.
     """
 
     name: ClassVar[str] = "logistic"
@@ -81,15 +81,15 @@ class Logistic(LinearClassifier):
     def loss(self) -> Loss:
         return loss_named("logistic")
 
-    def stream(self, machine: Running, source: Source) -> Result:
+    def stream(self, machine: MachineRun, source: Source) -> Result:
         inside = check_choice("solver", self.solver, SOLVERS) == "inside"
         if self.classes > 2:
             return self._chosen(machine, source, inside)
         if inside:
-            return fitted_inside(self, machine, source, Domain(self.bound))
+            return fitted_inside(self, machine, source, PlannedDomain(self.bound))
         return super().stream(machine, source)
 
-    def _chosen(self, machine: Running, source: Source, inside: bool) -> Result:
+    def _chosen(self, machine: MachineRun, source: Source, inside: bool) -> Result:
         """Several classes at once."""
         if inside or self.positive is not None:
             raise ProgramError(
@@ -108,7 +108,7 @@ class Logistic(LinearClassifier):
         )  # fmt: skip
         return fitted_choices(problem, found)
 
-    def _choices(self, machine: Running, source: Source) -> ChoiceProblem:
+    def _choices(self, machine: MachineRun, source: Source) -> ChoiceProblem:
         scaling = self.scaling(source)
         ridge = scaling.penalty(check_positive("penalty", self.l2(source.total), zero=True))
         machine.ledger.note("host", SCALED)
@@ -121,7 +121,7 @@ class Logistic(LinearClassifier):
             classes=check_size("classes", self.classes),
         )
 
-    def opening(self, machine: Running, source: Source) -> Any:
+    def opening(self, machine: MachineRun, source: Source) -> Any:
         if self.classes == 2:
             return super().opening(machine, source)
         problem, data = self._choices(machine, source), in_memory(source, weighed=True)
@@ -131,7 +131,7 @@ class Logistic(LinearClassifier):
     def l2(self, rows: float) -> float:
         return 1 / (self.C * rows)
 
-    def chances(self, machine: Stream, scores: Tensor) -> Tensor:
+    def chances(self, machine: Machine, scores: Tensor) -> Tensor:
         """The probabilities that scores stand for: looked up, or attention over the classes."""
         if scores.shape[1] > 1:
             return chances(machine.start(), scores)

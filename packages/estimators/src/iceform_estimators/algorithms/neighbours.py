@@ -1,10 +1,10 @@
 r"""Nearest neighbours: sharp reads of the training samples, each hiding those read before.
 
 **A read.** With keys 2 gamma x_j and biases -gamma ||x_j||^2 softmax attention weighs sample j for
-a query q by e^{-gamma ||q - x_j||^2}. Its values are the samples' numbers (:class:`Places`), which
-say what was read: if their variance is small, one sample weighs 3/4 or more and its logit is the
-largest by ln 3. Logits are off by at most :math:`\tau = (d + 8) u \gamma (2 \|q\| + R) R` each for
-samples within R of the origin; gamma is the largest with :math:`\tau \le 1/2`, and none above
+a query q by e^{-gamma ||q - x_j||^2}. Its values are the samples' numbers (:class:`IndexCodes`),
+which say what was read: if their variance is small, one sample weighs 3/4 or more and its logit is
+the largest by ln 3. Logits are off by at most :math:`\tau = (d + 8) u \gamma (2 \|q\| + R) R` each
+for samples within R of the origin; gamma is the largest with :math:`\tau \le 1/2`, and none above
 2^40 / ((2 ||q|| + R) R). As 2 tau < ln 3, what was read *is* the nearest sample that the query
 sees. In the next read it is hidden from this query, and so k reads find k neighbours.
 
@@ -41,16 +41,16 @@ import torch
 from torch import Tensor
 
 from iceform.arithmetic import at_most, exponent_of, times_power
-from iceform.attention import Average
-from iceform.attention.lookups import LARGEST_LOGIT
-from iceform.certificates import Certificate, Result, Step
+from iceform.certificates import Certificate, DerivationStep, Result
 from iceform.errors import BoundError, PrecisionError, ProgramError
+from iceform.heads import SoftmaxAverage
+from iceform.heads.lookups import LARGEST_LOGIT
 from iceform.validation import unit_roundoff
 from iceform_estimators.algorithms.examples import blobs, wave
-from iceform_estimators.algorithms.memory import centred, check_labels, check_near, in_memory
-from iceform_estimators.algorithms.places import Places
-from iceform_estimators.algorithms.record import Algorithm, Peer, option
-from iceform_estimators.machine import Running, Source, Stream
+from iceform_estimators.algorithms.in_memory import centred, check_labels, check_near, in_memory
+from iceform_estimators.algorithms.index_codes import IndexCodes
+from iceform_estimators.algorithms.record import EstimationAlgorithm, Peer, option
+from iceform_estimators.machine import Machine, MachineRun, Source
 
 _SUBNORMAL = 2.0**-1074
 _LEDGER = (
@@ -65,7 +65,7 @@ _ROOM = 1 << 23  # of what points see: rows at once
 
 
 @dataclass(frozen=True)
-class KNeighbors(Algorithm):
+class KNeighbors(EstimationAlgorithm):
     """The mean label of the k nearest training samples of a query.
 
     Samples whose squared distances differ by less than about 1e-10 of the square of the extent of
@@ -106,19 +106,19 @@ class KNeighbors(Algorithm):
         ),
     )
 
-    def opening(self, machine: Running, source: Source) -> Average:
+    def opening(self, machine: MachineRun, source: Source) -> SoftmaxAverage:
         """The first read, the samples themselves asking."""
         data = in_memory(source)
         x, _, radius = centred(data.x)
-        points, places = x[: machine.machine.samples], Places.of(len(x), machine.machine.dtype)
+        points, places = x[: machine.machine.samples], IndexCodes.of(len(x), machine.machine.dtype)
         values = places.values(x)[:, :2]
         gamma = sharpest(radius, radius, x.shape[1], machine.machine.dtype)
         return machine.kernel(x, values, points, gamma)
 
-    def stream(self, machine: Running, source: Source) -> Result:
+    def stream(self, machine: MachineRun, source: Source) -> Result:
         return self.recalled(machine, source, source.rows)
 
-    def recalled(self, machine: Running, source: Source, first: int) -> Result:
+    def recalled(self, machine: MachineRun, source: Source, first: int) -> Result:
         """The means at the first samples, and a copy of all samples that answers other points.
 
         The certificate is of the means at all samples.
@@ -208,7 +208,7 @@ class _Mixture:
 class NeighborsMemory:
     """Training samples as a prompt, read k times; called with points, it answers their means."""
 
-    machine: Stream | Running
+    machine: Machine | MachineRun
     samples: Tensor  # as given
     x: Tensor  # centred
     y: Tensor
@@ -218,8 +218,8 @@ class NeighborsMemory:
     weights: str | Callable[[Any], Any] = "uniform"  # or weights of distances, (m, k) to (m, k)
 
     @property
-    def _stream(self) -> Stream:
-        return self.machine.machine if isinstance(self.machine, Running) else self.machine
+    def _stream(self) -> Machine:
+        return self.machine.machine if isinstance(self.machine, MachineRun) else self.machine
 
     @property
     def _unit(self) -> float:
@@ -280,8 +280,12 @@ class NeighborsMemory:
             dtype=self._stream.dtype,
             backend="fused",
             derivation=(
-                Step("gamma", "sharpness of a read", gamma, "logits round by at most 1/2"),
-                Step("gap", "squared distances told apart", resolution, "of a read, over gamma"),
+                DerivationStep(
+                    "gamma", "sharpness of a read", gamma, "logits round by at most 1/2"
+                ),
+                DerivationStep(
+                    "gap", "squared distances told apart", resolution, "of a read, over gamma"
+                ),
             ),
         )
 
@@ -307,12 +311,12 @@ class NeighborsMemory:
             ]
         q = check_near(points, self.center, self.radius)
         self._stream.check_sees(len(self.x))
-        run = self.machine if isinstance(self.machine, Running) else self.machine.start()
+        run = self.machine if isinstance(self.machine, MachineRun) else self.machine.start()
         gamma = sharpest(self.radius, _longest(q), self.x.shape[1], self._stream.dtype)
         at_once = max(1, _ROOM // len(self.x))
         return [
             (
-                _Reads(run, self.samples, self.k).find(
+                _NeighbourReads(run, self.samples, self.k).find(
                     _Frame(self.x, part, self.radius, gamma), own
                 ),
                 own,
@@ -323,7 +327,7 @@ class NeighborsMemory:
 
     def average(self, points: Tensor, values: Tensor, *, others: bool = False) -> Tensor:
         """The mean of the neighbours' values, shape (m, v) for values (n, v): one more read."""
-        run = self.machine if isinstance(self.machine, Running) else self.machine.start()
+        run = self.machine if isinstance(self.machine, MachineRun) else self.machine.start()
         out = [points.new_zeros(0, values.shape[1])]
         for found, own in self._chunks(points, others):
             logs = own.new_zeros(len(own), len(self.x))
@@ -401,7 +405,7 @@ _LEAST = 1e-140  # of the farthest distance: closer samples count as equal
 _FAR = 800.0  # e^-800 is no number: such a sample is hidden
 
 
-class _Reads:
+class _NeighbourReads:
     """Reads of one run: what is seen, what came back, and what that says.
 
     Parameters
@@ -414,9 +418,9 @@ class _Reads:
         How many neighbours.
     """
 
-    def __init__(self, run: Running, samples: Tensor, k: int) -> None:
+    def __init__(self, run: MachineRun, samples: Tensor, k: int) -> None:
         self.run, self.samples, self.k = run, samples, k
-        self.places = Places.of(len(samples), run.machine.dtype)
+        self.places = IndexCodes.of(len(samples), run.machine.dtype)
         self.numbers = self.places.values(samples)
 
     def find(self, frame: _Frame, points: Tensor) -> Tensor:

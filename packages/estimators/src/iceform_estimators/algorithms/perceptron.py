@@ -10,19 +10,27 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from iceform.arithmetic import at_most
-from iceform.arithmetic.double_double import SUMMED, Pair, add, div, mul, pair, sub, sum_last
-from iceform.certificates import Certificate, Result, Step
-from iceform.functions import Loss, ScalarFunction
-from iceform.interpolation import Interpolant
+from iceform.arithmetic import UNIT, at_most
+from iceform.arithmetic.double_double import (
+    SUMMED,
+    DoubleDouble,
+    add,
+    div,
+    mul,
+    pair,
+    sub,
+    sum_last,
+)
+from iceform.certificates import Certificate, DerivationStep, Result
+from iceform.expressions import Loss, ScalarFunction
+from iceform.tables import Interpolant
 from iceform_estimators.algorithms.examples import blobs
 from iceform_estimators.algorithms.linear import LinearClassifier, line_result
 from iceform_estimators.algorithms.record import Peer, option
-from iceform_estimators.machine import Running, Source, Stream
+from iceform_estimators.machine import Machine, MachineRun, Source
 from iceform_estimators.machine.problem import SCALED, Encoding, GradientTask, slip_of
 from iceform_estimators.machine.proofs import data_of
 
-_UNIT = torch.finfo(torch.float64).eps / 2
 # Of the step: margins above 40 * reach / this are read as exactly 0 or 1. Logits stay below 2^40.
 _SHARPNESS = {torch.float64: 2.0**36, torch.float32: 2.0**24}
 _CLEAR = 40.0
@@ -76,15 +84,15 @@ class Perceptron(LinearClassifier):
     def loss(self) -> Loss:
         return _STEP
 
-    def table(self, machine: Stream, reach: float) -> Interpolant:
+    def table(self, machine: Machine, reach: float) -> Interpolant:
         """A step between two tokens."""
         return _step(reach, machine.dtype)
 
-    def stream(self, machine: Running, source: Source) -> Result:
+    def stream(self, machine: MachineRun, source: Source) -> Result:
         *_, last = self.iterates(machine, source)
         return self.fit(machine, source, last)
 
-    def iterates(self, machine: Running, source: Source) -> Iterator[PerceptronState]:
+    def iterates(self, machine: MachineRun, source: Source) -> Iterator[PerceptronState]:
         """The coefficients after each pass, from the first on."""
         self.check_labels(source)
         scaling = self.scaling(source)
@@ -106,7 +114,7 @@ class Perceptron(LinearClassifier):
             state = state.next(machine, source)
             yield state
 
-    def fit(self, machine: Running, source: Source, last: PerceptronState) -> Result:
+    def fit(self, machine: MachineRun, source: Source, last: PerceptronState) -> Result:
         """The model after these passes, with its certificate."""
         encoding, w, passes = last.encoding, last.w, last.passes
         scaling = encoding.scaling
@@ -116,11 +124,11 @@ class Perceptron(LinearClassifier):
         clear = _CLEAR / _SHARPNESS[machine.machine.dtype]
         resolved = last.nearest > clear and last.room > 0
         moved = scaling.functionals().abs() @ slip
-        error = float(moved[: len(coef)].max()) + 4 * _UNIT * float(coef.abs().max())
+        error = float(moved[: len(coef)].max()) + 4 * UNIT * float(coef.abs().max())
         constant = float(moved[len(coef) :].sum())
         if scaling.intercept:
             constant += float(scaling.intercept_slip(coef, intercept))
-        step = Step(
+        step = DerivationStep(
             "nearest", "least |margin| of any pass, in units of the largest", last.nearest,
             f"the step is exact above {at_most(clear, '.2g')}", least=True,
         )  # fmt: skip
@@ -165,11 +173,11 @@ class PerceptronState:
     nearest: float = math.inf
     room: float = math.inf
 
-    def next(self, machine: Running, source: Source) -> PerceptronState:
+    def next(self, machine: MachineRun, source: Source) -> PerceptronState:
         """After one more pass, which changes nothing where there is no mistake."""
         encoding, w = self.encoding, self.w
         size, least, room = source.largest(_Margins(encoding, w, self.slip))
-        reach = max(float(size), _UNIT)
+        reach = max(float(size), UNIT)
         table = _step(reach, machine.machine.dtype)
         total, _ = source.reduce(GradientTask(machine, table, encoding, w))
         mistakes = _Mistakes(encoding, w)
@@ -189,9 +197,9 @@ class PerceptronState:
 def _lost(source: Source, mistakes: _Mistakes, after: Tensor) -> Tensor:
     """What a pass left of w + mean of the mistaken samples, which is taken in pairs of numbers."""
     *total, size = source.combine(mistakes, mistakes.merge)
-    mean = div(Pair(*total), pair(torch.full_like(after, source.total)))
+    mean = div(DoubleDouble(*total), pair(torch.full_like(after, source.total)))
     left = sub(pair(after), add(pair(mistakes.w), mean))
-    rounded = (2 * _UNIT * source.weighed + 16 * SUMMED * (source.count + 8)) * size / source.total
+    rounded = (2 * UNIT * source.weighed + 16 * SUMMED * (source.count + 8)) * size / source.total
     return (
         (1 + 1e-12) * left.double().abs() + rounded + 4 * SUMMED * (after.abs() + mistakes.w.abs())
     )
@@ -243,12 +251,14 @@ class _Mistakes:
         low, _ = self.encoding.lows(x, y)
         wrong = samples @ self.w <= 0
         weights = self.encoding.weigh(torch.ones_like(samples[:, 0]), y)[wrong, None]
-        rows = mul(Pair(samples[wrong], low[wrong]), pair(weights.expand_as(samples[wrong])))
+        rows = mul(
+            DoubleDouble(samples[wrong], low[wrong]), pair(weights.expand_as(samples[wrong]))
+        )
         if not len(rows.hi):
             return [torch.zeros_like(self.w)] * 3
-        return [*sum_last(Pair(rows.hi.mT, rows.lo.mT)), rows.hi.abs().sum(0)]
+        return [*sum_last(DoubleDouble(rows.hi.mT, rows.lo.mT)), rows.hi.abs().sum(0)]
 
     @staticmethod
     def merge(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
         """Of two chunks."""
-        return [*add(Pair(*first[:2]), Pair(*second[:2])), first[2] + second[2]]
+        return [*add(DoubleDouble(*first[:2]), DoubleDouble(*second[:2])), first[2] + second[2]]

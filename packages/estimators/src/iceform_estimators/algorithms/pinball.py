@@ -34,9 +34,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from iceform.arithmetic import UNIT
 from iceform.arithmetic.double_double import (
     SUMMED,
-    Pair,
+    DoubleDouble,
     add,
     dot,
     exponent_of,
@@ -47,15 +48,14 @@ from iceform.arithmetic.double_double import (
     times_power,
     two_sum,
 )
-from iceform.certificates import Excess, Step
-from iceform.functions import loss_named
-from iceform_estimators.machine.objective import near
+from iceform.certificates import DerivationStep, Excess
+from iceform.expressions import loss_named
+from iceform_estimators.machine.convexity_bounds import near
 from iceform_estimators.machine.problem import Encoding, LinearProblem, slip_of
 from iceform_estimators.machine.proofs import Proof, prove
 from iceform_estimators.machine.solvers import Solution, minimise
 from iceform_estimators.machine.sources import ArraySource, split
 
-_UNIT = torch.finfo(torch.float64).eps / 2
 _MORE = 4  # times as many samples are looked at as the answer goes through
 _DEPENDS = 1e-9  # a sample that adds less than this to the others' span is passed over
 _BENT = 0.1  # of its largest curvature: a sample in the corner
@@ -117,7 +117,7 @@ def through_samples(problem: LinearProblem, w: Tensor, quantile: float) -> Verte
     return Vertex(solution, found, few.passes, chosen) if room > -_TINY else None
 
 
-def solved(samples: ArraySource, near: Tensor) -> tuple[Pair, Tensor] | None:
+def solved(samples: ArraySource, near: Tensor) -> tuple[DoubleDouble, Tensor] | None:
     """The v with x.v = y of as many samples as unknowns, or x.v + b = y, b the last; its error.
 
     From one that is near, in pairs of numbers. With R nearly the inverse of A, whose columns are
@@ -128,12 +128,12 @@ def solved(samples: ArraySource, near: Tensor) -> tuple[Pair, Tensor] | None:
     power = exponent_of(a.abs().amax(0))
     a, v = times_power(a, -power), pair(times_power(near, power))
     inverse, singular = torch.linalg.inv_ex(a)
-    rounded = (p + 2) * _UNIT * (inverse.abs() @ a.abs())
+    rounded = (p + 2) * UNIT * (inverse.abs() @ a.abs())
     apart = ((inverse @ a - torch.eye(p).to(a)).abs() + rounded).sum(1).max()
     if bool(singular) or not float(apart) < _APART:
         return None
     for last in range(_REFINED + 1):
-        rows = Pair(*(part.expand_as(a) for part in v))
+        rows = DoubleDouble(*(part.expand_as(a) for part in v))
         rest = sub(pair(y), dot(pair(a), rows))
         if last < _REFINED:
             v = add(v, pair(inverse @ rest.double()))
@@ -141,8 +141,11 @@ def solved(samples: ArraySource, near: Tensor) -> tuple[Pair, Tensor] | None:
     off = inverse.abs() @ (rest.hi.abs() + rest.lo.abs() + lost)
     off = (1 + 1e-9) * (off + apart / (1 - apart) * off.max())
     zero = (a[_single(a, y)] != 0).any(0)
-    v, off = Pair(*(torch.where(zero, 0.0, part) for part in v)), torch.where(zero, 0.0, off)
-    return Pair(*(times_power(part, -power) for part in v)), times_power(off, -power)
+    v, off = (
+        DoubleDouble(*(torch.where(zero, 0.0, part) for part in v)),
+        torch.where(zero, 0.0, off),
+    )
+    return DoubleDouble(*(times_power(part, -power) for part in v)), times_power(off, -power)
 
 
 def _vanish(problem: LinearProblem, chosen: ArraySource, w: Tensor) -> None:
@@ -323,7 +326,7 @@ class _DualTask:
         encoding, q = self.problem.encoding, self.quantile
         samples, labels, _ = encoding(x, y)
         z = samples @ self.w - labels
-        inside = 1 - 4 * _UNIT
+        inside = 1 - 4 * UNIT
         a = self.problem.loss.derivative.call(z).clamp(-q * inside, (1 - q) * inside)
         heavy = encoding.weigh(a, y)
         loss = torch.maximum((1 - q) * z, -q * z) + slip_of(samples, self.w, labels)
@@ -353,7 +356,7 @@ def sharply(problem: LinearProblem, w: Tensor, thresholds: Tensor, quantile: flo
     """
     task = _DualTask(problem, w, quantile)
     sizes, sums, size, inner, losses, widest, largest = problem.source.combine(task, task.merge)
-    n, lost = problem.source.total, (problem.source.rows + len(w) + 64) * _UNIT
+    n, lost = problem.source.total, (problem.source.rows + len(w) + 64) * UNIT
     steep = (sums.abs() + lost * sizes) / n
     value = float((1 + lost) * (losses / n + thresholds @ w.abs()))
     returned = problem.scaling.intercept_slip(*problem.scaling.raw(w)) / problem.scaling.size
@@ -365,7 +368,7 @@ def sharply(problem: LinearProblem, w: Tensor, thresholds: Tensor, quantile: flo
         gap = value - float(sums @ w - inner) / n + reach * float(steep.sum())
         added += float(lost * sizes @ w.abs()) / n
     else:
-        shrunk = torch.where(held, thresholds / steep, 1.0).clamp(max=1.0).min() * (1 - 4 * _UNIT)
+        shrunk = torch.where(held, thresholds / steep, 1.0).clamp(max=1.0).min() * (1 - 4 * UNIT)
         most = float(largest) + float(widest) * value / float(thresholds[held].min())
         gap = value + float(shrunk * inner) / n + most * float(free)
         over = "all lines"
@@ -398,7 +401,7 @@ class _SidesTask:
         moves = moves + 2 * slip_of(samples, self.w, labels)
         above, below = z > moves, z < -moves
         weights = self.encoding.weigh(torch.ones_like(z), y)
-        rows = mul(Pair(samples, low), pair(weights[:, None].expand_as(samples)))
+        rows = mul(DoubleDouble(samples, low), pair(weights[:, None].expand_as(samples)))
         sums = [part for side in (above, below) for part in _sum(rows.hi[side], rows.lo[side])]
         at = ~(above | below)
         apart = torch.where(at, math.inf, z.abs() - moves).amin()
@@ -406,8 +409,8 @@ class _SidesTask:
 
     @staticmethod
     def merge(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
-        above = add(Pair(*first[:2]), Pair(*second[:2]))
-        below = add(Pair(*first[2:4]), Pair(*second[2:4]))
+        above = add(DoubleDouble(*first[:2]), DoubleDouble(*second[:2]))
+        below = add(DoubleDouble(*first[2:4]), DoubleDouble(*second[2:4]))
         rest = [first[4] + second[4], torch.maximum(first[5], second[5])]
         met = [torch.cat(parts) for parts in zip(first[6:], second[6:], strict=True)]
         return [*above, *below, *rest, *met]
@@ -438,12 +441,12 @@ def _limits(
     return (low, high), bool((same | other).any(0).all()) and not bool(missing.any())
 
 
-def _sum(samples: Tensor, low: Tensor) -> Pair:
+def _sum(samples: Tensor, low: Tensor) -> DoubleDouble:
     """Of rows, in pairs."""
     if not len(samples):
         zero = samples.new_zeros(samples.shape[1])
-        return Pair(zero, zero)
-    return sum_last(Pair(samples.mT, low.mT))
+        return DoubleDouble(zero, zero)
+    return sum_last(DoubleDouble(samples.mT, low.mT))
 
 
 def _optimal(
@@ -467,10 +470,14 @@ def _optimal(
     if not room > 0:
         return None, room
     steps = (
-        Step("B", "samples that it goes through", problem.dim, "as many as coefficients"),
+        DerivationStep("B", "samples that it goes through", problem.dim, "as many as coefficients"),
         *proof.steps,
-        Step("sides", "room of the nearest other sample", nearest_room, "no sample changes sides"),
-        Step("dual", "room of the weights of B", room, "between their limits: this is the optimum"),
+        DerivationStep(
+            "sides", "room of the nearest other sample", nearest_room, "no sample changes sides"
+        ),
+        DerivationStep(
+            "dual", "room of the weights of B", room, "between their limits: this is the optimum"
+        ),
     )
     return replace(proof, steps=steps), room
 
@@ -482,18 +489,18 @@ def _dual_room(
     """How far the weights of B stay from their limits, all rounding taken off."""
     assert isinstance(few.source, ArraySource)
     samples = few.encoding(few.source.x, few.source.y)[0]
-    rows = Pair(samples.mT, few.encoding.lows(few.source.x, few.source.y)[0].mT)
+    rows = DoubleDouble(samples.mT, few.encoding.lows(few.source.x, few.source.y)[0].mT)
     up = two_sum(size.new_tensor(1.0), size.new_tensor(-quantile))
-    upper = Pair(*(part.expand_as(size) for part in up))
+    upper = DoubleDouble(*(part.expand_as(size) for part in up))
     lower = pair(torch.full_like(size, -quantile))
-    total = add(mul(upper, Pair(*sums[:2])), mul(lower, Pair(*sums[2:])))
+    total = add(mul(upper, DoubleDouble(*sums[:2])), mul(lower, DoubleDouble(*sums[2:])))
     weights = -torch.linalg.solve(samples.mT, total.double())
     left = add(dot(rows, pair(weights.expand_as(samples.mT))), total)
-    lost = 16 * SUMMED * (size + samples.abs().mT @ weights.abs()) + 2 * rounded * _UNIT * size
-    lost = lost + (len(samples) + 8) * _UNIT * left.hi.abs()  # in whatever coordinates it is taken
+    lost = 16 * SUMMED * (size + samples.abs().mT @ weights.abs()) + 2 * rounded * UNIT * size
+    lost = lost + (len(samples) + 8) * UNIT * left.hi.abs()  # in whatever coordinates it is taken
     # |X_B^-T rho| <= |T' rho| / sqrt(p), T T' the inverse of X_B'X_B / p from above.
     reach = (proof.whitener.mT @ left.double()).norm() + (proof.whitener.abs().mT @ lost).norm()
-    off = _SLACK * float(reach) / math.sqrt(len(samples)) + 4 * _UNIT
+    off = _SLACK * float(reach) / math.sqrt(len(samples)) + 4 * UNIT
     low, high = limits
-    summed = (len(size) * _COPIES + 8) * _UNIT * (high - low)  # limits are sums of copies' weights
+    summed = (len(size) * _COPIES + 8) * UNIT * (high - low)  # limits are sums of copies' weights
     return float((torch.minimum(weights - low, high - weights) - summed).min()) - off

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from iceform.functions import Loss, loss_named
+from iceform.expressions import Loss, loss_named
 from iceform_estimators.algorithms.examples import counts
 from iceform_estimators.algorithms.linear import LinearModel
 from iceform_estimators.algorithms.record import Peer, option

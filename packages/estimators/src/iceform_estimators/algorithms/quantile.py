@@ -10,11 +10,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from iceform.certificates import Result, Step
-from iceform.functions import Loss, loss_named
+from iceform.certificates import DerivationStep, Result
+from iceform.expressions import Loss, loss_named
 from iceform_estimators.algorithms.examples import fan
-from iceform_estimators.algorithms.linear import Line, LinearModel, fitted
-from iceform_estimators.algorithms.memory import in_memory
+from iceform_estimators.algorithms.in_memory import in_memory
+from iceform_estimators.algorithms.linear import LinearModel, LinearPredictor, fitted
 from iceform_estimators.algorithms.pinball import (
     Vertex,
     magnified,
@@ -25,12 +25,12 @@ from iceform_estimators.algorithms.pinball import (
 )
 from iceform_estimators.algorithms.record import Peer, option
 from iceform_estimators.algorithms.thresholds import minimise_penalised, prove_penalised
-from iceform_estimators.machine.objective import of_degree_one
+from iceform_estimators.machine.convexity_bounds import of_degree_one
 from iceform_estimators.machine.problem import Coordinates, LinearProblem, Scaling
 from iceform_estimators.machine.proofs import Proof, prove
 from iceform_estimators.machine.solvers import Solution, minimise
 from iceform_estimators.machine.sources import ArraySource, Source
-from iceform_estimators.machine.stream import Running
+from iceform_estimators.machine.stream import MachineRun
 
 UNIT = "unit"  # the step of a certificate that says what a corner's width is in
 _WIDTH = 0.05  # of a corner, in deviations of the labels, to begin with
@@ -144,7 +144,7 @@ class Quantile(LinearModel):
         excess = None if proof.excess is None else of_degree_one(problem, proof.excess)
         return replace(proof, excess=excess)
 
-    def stream(self, machine: Running, source: Source) -> Result:
+    def stream(self, machine: MachineRun, source: Source) -> Result:
         if self.width is not None and not self.alpha:
             found = super().stream(machine, source)
             return _rounded(found, self.width, self.scaling(source).size)
@@ -173,7 +173,7 @@ class Quantile(LinearModel):
         size = turn.problem.scaling.size
         return _rounded(fitted(self, turn.problem, turn.found, proof), width, size)
 
-    def _sharp(self, machine: Running, source: Source, first: LinearProblem) -> LinearProblem:
+    def _sharp(self, machine: MachineRun, source: Source, first: LinearProblem) -> LinearProblem:
         """The problem without a penalty, as large as the one with it."""
         machine.ledger.note("prompt", "two samples for each coefficient, in the penalty's place")
         plain, beside = self.penalised_by_samples(source)
@@ -203,7 +203,9 @@ class Quantile(LinearModel):
             problem.machine.ledger.note("host", "the line through them, to the last digit")
             (whole, low), off = exact
             last = (1 + 1e-9) * float(low[-1].abs() + off[-1])
-            step = Step("e", "of the line through B, in pairs", float(off.max()), "solved again")
+            step = DerivationStep(
+                "e", "of the line through B, in pairs", float(off.max()), "solved again"
+            )
             terms = {
                 "distance to the optimum": float(off[:dim].max()),
                 "rounding": float(low[:dim].abs().max()),
@@ -216,7 +218,7 @@ class Quantile(LinearModel):
         return replace(
             found, answer=coef, parts={**found.parts, "intercept": constant},
             certificate=certificate, errors={"intercept": last if self.fit_intercept else 0.0},
-            _predict=Line(problem.machine.machine, coef, constant),
+            _predict=LinearPredictor(problem.machine.machine, coef, constant),
         )  # fmt: skip
 
 
@@ -316,6 +318,8 @@ def _rounded(result: Result, width: float, size: float) -> Result:
     what = f"the pinball loss, its corner rounded over {width:g} deviations of the labels"
     certificate = result.certificate
     domain = {**certificate.domain, "objective": what}
-    step = Step(UNIT, "of the labels, in which the corner's width is a number", size, "given")
+    step = DerivationStep(
+        UNIT, "of the labels, in which the corner's width is a number", size, "given"
+    )
     steps = (*certificate.derivation, step)
     return replace(result, certificate=replace(certificate, domain=domain, derivation=steps))

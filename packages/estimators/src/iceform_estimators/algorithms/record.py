@@ -1,7 +1,7 @@
 """Algorithm: everything about one algorithm, once.
 
 A subclass with a ``name`` is a record: what it minimises and looks up, its options with their
-ranges, who else computes it, an example worth a picture, and how the engines run it. Estimators,
+ranges, who else computes it, an example worth a picture, and how a machine runs it. Estimators,
 the command line, the playground, the documentation and the tests are derived from records, so
 that a file anywhere that defines one is all that a new algorithm takes.
 """
@@ -19,15 +19,13 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from iceform.certificates import Result
 from iceform.errors import BoundError, IntegrityError, ProgramError
-from iceform.functions import Loss
+from iceform.expressions import Loss
 from iceform.validation import check_choice
-from iceform_estimators.algorithms.examples import Example, flats
-from iceform_estimators.machine.machine import Program
+from iceform_estimators.algorithms.examples import ExampleTable, flats
+from iceform_estimators.machine.program import MachineProgram
 
 TASKS = ("regression", "classification", "decomposition")
-_EXACT: list[Callable[[Any, Result, Any], list[tuple[Any, Any]]]] = []
 _GROUP = "iceform_estimators.algorithms"  # entry points by which installed packages add algorithms
 
 
@@ -176,12 +174,12 @@ class Peer:
 
 
 @dataclass(frozen=True, eq=False)  # a subclass whose fields are compared says so
-class Algorithm(Program, kept_as="Program"):
+class EstimationAlgorithm(MachineProgram, kept_as="Program"):
     """An algorithm with its record.
 
     A subclass sets the class attributes below, declares its options as fields with the metadata
     of :func:`option`,
-    and supplies ``rows`` or ``stream`` (or both): those are the engines that run it.
+    and supplies ``stream`` and ``opening``.
 
     Attributes
     ----------
@@ -204,7 +202,7 @@ class Algorithm(Program, kept_as="Program"):
         Data worth a picture.
     """
 
-    kinds: ClassVar[dict[str, type[Algorithm]]] = {}
+    kinds: ClassVar[dict[str, type[EstimationAlgorithm]]] = {}
 
     name: ClassVar[str] = ""
     title: ClassVar[str] = ""
@@ -216,12 +214,12 @@ class Algorithm(Program, kept_as="Program"):
     family: ClassVar[str] = ""
     peer: ClassVar[Peer | None] = None
     penalised: ClassVar[bool] = True
-    example: ClassVar[Callable[[], Example]] = staticmethod(flats)
+    example: ClassVar[Callable[[], ExampleTable]] = staticmethod(flats)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "name" in vars(cls) and cls.name:
-            Algorithm.kinds[cls.name] = cls
+            EstimationAlgorithm.kinds[cls.name] = cls
 
     def __post_init__(self) -> None:
         for one in self.options().values():
@@ -266,14 +264,9 @@ class Algorithm(Program, kept_as="Program"):
             "options": [o.flag for o in cls.options().values() if o.command],
             "estimator": f"iceform_estimators.{cls.estimator}" if cls.estimator else None,
             "program": f"{cls.__module__.rpartition('.')[0]}.{cls.__name__}",
-            "engines": list(cls.engines()),
             "scikit_learn": cls.peer and cls.peer.path,
             "differs": (cls.peer and cls.peer.differs) or None,
         }
-
-    def enclosed(self, found: Result, given: Any) -> list[tuple[Any, Any]]:
-        """Numbers that were found on given data, each beside a ball that holds the exact one."""
-        return _EXACT[0](self, found, given)
 
     # ---------------------------------------------------------------------------------- files
 
@@ -296,8 +289,10 @@ class Algorithm(Program, kept_as="Program"):
         return {"program": self.name, "arguments": plain}, tensors
 
     @classmethod
-    def unpack(cls, content: dict[str, Any], tensors: dict[str, Tensor], **_: Any) -> Algorithm:
-        kind = Algorithm.kinds.get(content["program"])
+    def unpack(
+        cls, content: dict[str, Any], tensors: dict[str, Tensor], **_: Any
+    ) -> EstimationAlgorithm:
+        kind = EstimationAlgorithm.kinds.get(content["program"])
         if kind is None:
             raise IntegrityError(f"{content['program']!r} is not a program of this library")
         arguments = {
@@ -327,11 +322,6 @@ def _described(loss: Loss) -> dict[str, Any]:
     return config
 
 
-def set_exact(enclosed: Callable[[Any, Result, Any], list[tuple[Any, Any]]]) -> None:
-    """Say what encloses exact answers: it knows every algorithm, and so is not known here."""
-    _EXACT[:] = [enclosed]
-
-
 @cache
 def _options(cls: Hashable) -> Mapping[str, Option]:
     assert isinstance(cls, type)
@@ -353,20 +343,27 @@ def _discover() -> None:
         point.load()
 
 
-def kinds() -> list[type[Algorithm]]:
+def kinds() -> list[type[EstimationAlgorithm]]:
     """Every algorithm that runs on a table, by task and name."""
     _discover()
-    found = [kind for kind in Algorithm.kinds.values() if kind.estimator]
+    found = [kind for kind in EstimationAlgorithm.kinds.values() if kind.estimator]
     return sorted(found, key=lambda kind: (TASKS.index(kind.task), kind.name))
 
 
-def named(name: str) -> type[Algorithm]:
+def named(name: str) -> type[EstimationAlgorithm]:
     """The algorithm of this name; hyphens, underscores and case do not matter."""
     _discover()
     wanted = name.strip().lower().replace("_", "-")
-    if wanted in Algorithm.kinds:
-        return Algorithm.kinds[wanted]
-    close = get_close_matches(wanted, Algorithm.kinds, n=2)
+    if wanted in EstimationAlgorithm.kinds:
+        return EstimationAlgorithm.kinds[wanted]
+    close = get_close_matches(wanted, EstimationAlgorithm.kinds, n=2)
     there = ", ".join(k.name for k in kinds())
     hint = f"did you mean {' or '.join(close)}?" if close else f"there are {there}"
     raise ProgramError(f"no algorithm is called {name!r}; {hint}")
+
+
+def labels_of(y: Tensor | None) -> Tensor:
+    """Refuse data without labels."""
+    if y is None:
+        raise ProgramError("this algorithm needs labels: machine.run(algorithm, X, y)")
+    return y

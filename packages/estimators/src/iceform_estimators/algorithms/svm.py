@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from iceform.functions import Loss, loss_named
+from iceform.expressions import Loss, loss_named
 from iceform_estimators.algorithms.examples import blobs
 from iceform_estimators.algorithms.linear import LinearClassifier
 from iceform_estimators.algorithms.record import Peer, option

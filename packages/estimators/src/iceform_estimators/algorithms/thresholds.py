@@ -27,8 +27,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from iceform.certificates import Step
-from iceform_estimators.machine.objective import nearby, of_degree_one
+from iceform.arithmetic import UNIT
+from iceform.certificates import DerivationStep
+from iceform_estimators.machine.convexity_bounds import nearby, of_degree_one
 from iceform_estimators.machine.problem import LinearProblem, metric_of, needs_sharpening
 from iceform_estimators.machine.proofs import (
     Proof,
@@ -42,7 +43,6 @@ from iceform_estimators.machine.proofs import (
 from iceform_estimators.machine.solvers import Solution
 from iceform_estimators.machine.whitening import sharpened
 
-_UNIT = torch.finfo(torch.float64).eps / 2
 _LEAST, _SAFER, _NONE = 1e-3, 10.0, 1e-7  # shares of a curvature that is safe, grown and given up
 _FLATTER = 0.5  # of its slope at first: what a step may rise by where it ends
 _TRIALS, _SHORT = 3, 0.3
@@ -212,7 +212,7 @@ def prove_penalised(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> Pr
     facts, rows = problem.curvature, problem.source.rows
     assert facts.concordance is not None
     gradient, error, hessian, slips = enclose(problem, w)
-    error = error + 4 * _UNIT * thresholds  # a penalty over a scale
+    error = error + 4 * UNIT * thresholds  # a penalty over a scale
     steep = gradient.abs() + error
     least = torch.where(
         w == 0, torch.sign(gradient) * (gradient.abs() - thresholds).clamp(min=0),
@@ -230,7 +230,7 @@ def prove_penalised(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> Pr
             why = "the curvature on the coefficients beside 0 may be zero"
             return replace(unbounded(metric, why), support=kept, excess=excess)
         nu = norm_of(below, least[kept], off[kept])
-        first = Step("nu", "shortest subgradient, in the inverse Hessian", nu, "enclosed")
+        first = DerivationStep("nu", "shortest subgradient, in the inverse Hessian", nu, "enclosed")
         far = Proof.of(1.0, below, support=kept).movement(problem)
         found = self_concordant(below, nu, far, first, facts.concordance)
         if not found.radius < math.inf:
@@ -239,7 +239,9 @@ def prove_penalised(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> Pr
         moved = (hessian.diagonal().clamp(min=0) + slips).sqrt() * grown
         beside = ~kept & ~(steep + moved < thresholds)
         if not bool(beside.any()):
-            told = Step("zero", "coefficients proven zero", int((~kept).sum()), "|g_j| < t_j")
+            told = DerivationStep(
+                "zero", "coefficients proven zero", int((~kept).sum()), "|g_j| < t_j"
+            )
             return replace(found, steps=(*found.steps, told), support=kept)
         kept = kept | beside
     why = "which coefficients are 0 is open"

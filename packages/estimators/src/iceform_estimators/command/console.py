@@ -1,28 +1,30 @@
-"""How runs, explanations and the catalogue read in a terminal."""
+"""How runs, explanations and the catalogue read in a terminal: plain text."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-
-from rich import box
-from rich.console import Console
-from rich.table import Table as Grid
+from collections.abc import Sequence
+from typing import Any
 
 from iceform.arithmetic import at_most
 from iceform_estimators.algorithms import kinds
-from iceform_estimators.command.explaining import Explanation, PromptView, TokenView
-from iceform_estimators.command.running import Run
+from iceform_estimators.command.explaining import Explanation, PromptView, frozen_numbers
+from iceform_estimators.command.running import TableRun
+from iceform_estimators.tables import counted
 
 _COEFFICIENTS = 10  # the largest, that a terminal shows
 _ENTRIES = 4  # of a vector
-_EDGE = 3  # tokens shown at either end of a long block
-_AROUND = 4  # tokens shown on either side of the one that is read most
+_AROUND = 4  # tokens shown on either side of the one that is read most, and at both ends
 _BAR = 16  # characters of a full attention weight
 _COEFFICIENT = "no coefficient is"
-_UNKNOWN = 6  # values that no training row has, that a terminal lists
-_LEAST = 5e-4  # of a weight that three digits show
+_LOOP = ("tol", "max_passes", "precondition")
 SAID = {"proven": "Certified", "estimated": "Estimated", "claimed": "Claimed"}
+_PARTS = {
+    "train": "to learn from",
+    "test": "to test",
+    "unlabelled": "without a target, predicted",
+    "new": "from the other file, predicted",
+}
 
 
 def figure(value: float | None) -> str:
@@ -36,31 +38,37 @@ def figure(value: float | None) -> str:
     return f"{value:.3e}"
 
 
-def _grid(*headers: str, title: str | None = None, right: Iterable[int] = ()) -> Grid:
-    grid = Grid(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
-    for place, header in enumerate(headers):
-        grid.add_column(header, justify="right" if place in set(right) else "left")
-    return grid
+def grid(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
+    """Rows of cells below each other, a rule below the first row; some columns to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+    def line(row: Sequence[str]) -> str:
+        cells = [
+            cell.rjust(width) if place in right else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        return " ".join(["", *cells]).rstrip()
+
+    rule = " " + "-" * (sum(widths) + len(widths) - 1)
+    return "\n".join([line(rows[0]), rule, *map(line, rows[1:]), ""])
 
 
-# ---------------------------------------------------------------------------------------------
-# the catalogue
-# ---------------------------------------------------------------------------------------------
-
-
-def print_catalogue(console: Console) -> None:
+def catalogue() -> str:
     """One line per algorithm."""
-    grid = _grid("algorithm", "what it is", "options")
-    for entry in kinds():
-        own = [o.flag for n, o in entry.options().items() if o.command and n not in _LOOP]
-        grid.add_row(f"[bold]{entry.name}[/bold]", entry.says, " ".join(own) or "-")
-    console.print(grid)
-    loops = ", ".join("--" + n.replace("_", "-") for n in _LOOP)
-    console.print(f"Those that loop also have {loops}.", highlight=False)
-    console.print("Run one: iceform run ALGORITHM --data FILE --target COLUMN", highlight=False)
+    rows = [("algorithm", "what it is", "options")]
+    for kind in kinds():
+        own = [o.flag for n, o in kind.options().items() if o.command and n not in _LOOP]
+        rows.append((kind.name, kind.says, " ".join(own) or "-"))
+    loops = ", ".join("--" + name.replace("_", "-") for name in _LOOP)
+    return (
+        f"{grid(rows)}\nThose that loop also have {loops}.\n"
+        "Run one: iceform run ALGORITHM --data FILE --target COLUMN"
+    )
 
 
-_LOOP = ("tol", "max_passes", "precondition")
+def text_of(shown: TableRun | Explanation, *, full: bool = False) -> str:
+    """A run, or an explanation with every token (``full``) or those that matter."""
+    return _of_run(shown) if isinstance(shown, TableRun) else _of_explanation(shown, full)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -68,107 +76,95 @@ _LOOP = ("tol", "max_passes", "precondition")
 # ---------------------------------------------------------------------------------------------
 
 
-def print_run(console: Console, run: Run) -> None:
-    """Data, scores, coefficients and what is proven."""
+def _of_run(run: TableRun) -> str:
     entry = run.settings.entry
     goal = f" for {run.target!r}" if run.target and entry.needs_target() else ""
-    console.print(f"[bold]{entry.name}[/bold] on {run.source}{goal}: {entry.says}")
-    _print_data(console, run)
-    _print_scores(console, run)
-    _print_coefficients(console, run)
-    for sentence in proven(run):
-        console.print(sentence, highlight=False)
+    parts = [f"{entry.name} on {run.source}{goal}: {entry.says}\n", _data(run), _scores(run)]
+    return "\n".join([*parts, *_coefficients(run), *proven(run)])
 
 
-def _print_data(console: Console, run: Run) -> None:
-    grid = _grid("the data", "")
-    counts = {name: count for name, count in run.counts.items() if count}
-    words = {
-        "train": "to learn from",
-        "test": "to test",
-        "unlabelled": "without a target, predicted",
-        "new": "from the other file, predicted",
-    }
-    grid.add_row("rows", ", ".join(f"{count:,} {words[name]}" for name, count in counts.items()))
-    for what, how in run.preparation.summary():
-        grid.add_row(what, how)
-    for unknown in run.unknowns[:_UNKNOWN]:
-        times = "" if unknown.count == 1 else f" ({unknown.count} times)"
-        grid.add_row("unknown value", f"{unknown.column} = {unknown.value}{times}: zeros")
-    if len(run.unknowns) > _UNKNOWN:
-        grid.add_row("", f"and {len(run.unknowns) - _UNKNOWN} more")
-    for note in run.notes:
-        grid.add_row("note", note)
-    grid.add_row("SHA-256 as read", run.data_digest[:16])
-    console.print(grid)
+def _data(run: TableRun) -> str:
+    counts = ", ".join(f"{count:,} {_PARTS[name]}" for name, count in run.counts.items())
+    rows = [("the data", ""), ("rows", counts), *run.data.preparation.summary()]
+    for one in run.data.unknowns:
+        times = "" if one["count"] == 1 else f" ({one['count']} times)"
+        rows.append(("unknown value", f"{one['column']} = {one['value']}{times}: zeros"))
+    return grid([*rows, ("SHA-256 as read", run.data_digest[:16])])
 
 
-def _print_scores(console: Console, run: Run) -> None:
+def _scores(run: TableRun) -> str:
     peer = run.peer
-    beside = [] if peer is None else [peer.name.rpartition(".")[2]]
-    grid = _grid(f"on the {run.scored} rows", "iceform", *beside, right=(1, 2))
-    for score in run.scores:
-        grid.add_row(score.name, figure(score.ours), *([figure(score.peer)] if peer else []))
-    grid.add_row("seconds", f"{run.seconds:.2f}", *([f"{peer.seconds:.2f}"] if peer else []))
-    console.print(grid)
+    rows = [[f"on the {run.data.scored} rows", "iceform"]]
+    rows += [[score.name, figure(score.ours)] for score in run.scores]
+    rows.append(["seconds", f"{run.seconds:.2f}"])
+    if peer is not None:
+        theirs = [figure(score.peer) for score in run.scores]
+        beside = [peer.name.rpartition(".")[2], *theirs, f"{peer.seconds:.2f}"]
+        rows = [[*row, cell] for row, cell in zip(rows, beside, strict=True)]
+    return grid(rows, right=(1, 2))
 
 
-def _print_coefficients(console: Console, run: Run) -> None:
-    ranked = sorted(run.coefficients, key=lambda c: -abs(c.value))
-    kept = [c for c in ranked if c.value != 0]
+def _coefficients(run: TableRun) -> list[str]:
+    kept = sorted((c for c in run.coefficients if c.value), key=lambda c: -abs(c.value))
     if not kept:
-        return
-    theirs = kept[0].peer is not None
+        return []
+    zeros = len(run.coefficients) - len(kept)
     title = f"largest of {len(kept)} coefficients" if len(kept) > _COEFFICIENTS else "coefficients"
-    if len(kept) < len(ranked):
-        zeros = len(ranked) - len(kept)
-        title += f" ({zeros} {'is' if zeros == 1 else 'are'} zero)"
-    headers = ("iceform", "scikit-learn") if theirs else ("iceform",)
-    grid = _grid(title, *headers, right=(1, 2))
-    for c in kept[:_COEFFICIENTS]:
-        grid.add_row(c.name, figure(c.value), *([figure(c.peer)] if theirs else []))
+    title += f" ({zeros} {'is' if zeros == 1 else 'are'} zero)" if zeros else ""
+    theirs = kept[0].peer is not None
+    rows = [[title, "iceform", "scikit-learn"]]
+    rows += [[c.name, figure(c.value), figure(c.peer)] for c in kept[:_COEFFICIENTS]]
     if run.intercept is not None:
-        grid.add_row("intercept", figure(run.intercept))
-    console.print(grid)
+        rows.append(["intercept", figure(run.intercept), ""])
+    return [grid([row if theirs else row[:2] for row in rows], right=(1, 2))]
 
 
-def proven(run: Run) -> list[str]:
+def proven(run: TableRun) -> list[str]:
     """What is proven, what was measured, and on which weights: one sentence each."""
-    entry, certificate, peer = run.settings.entry, run.certificate, run.peer
-    what = subject(run)
-    if math.isfinite(certificate.error):
-        relative = ""
-        if what == _COEFFICIENT and run.largest:
-            share = math.nextafter(certificate.error / run.largest, math.inf)
-            relative = f" ({at_most(share, '.1e')} of the largest)"
-        said = SAID[certificate.kind]
-        first = f"{said}: {what} off by more than {at_most(certificate.error, '.2e')}{relative}."
-        if certificate.kind != "proven":
-            first += f" Not proven: it takes for granted that {'; '.join(certificate.assumptions)}."
-    else:
-        reasons = [s.why for s in certificate.derivation if not math.isfinite(s.value)]
-        first = f"No bound could be proven here{': ' + reasons[0] if reasons else ''}."
-    lines = [first]
-    if peer is not None and peer.distance is not None:
-        differs = entry.peer.differs if entry.peer else ""
-        note = f" ({differs})" if differs else ""
-        if not differs and what == _COEFFICIENT and peer.distance > certificate.error:
-            note = " (its iteration stopped that much earlier)"
-        near = at_most(peer.distance, ".2e")
-        lines.append(f"Measured: scikit-learn's coefficients are within {near}{note}.")
-    elif peer is not None and entry.task == "classification":
-        lines.append(f"Measured: {1 - peer.apart:.1%} of the labels are scikit-learn's.")
-    elif peer is not None:
-        lines.append(f"Measured: scikit-learn's answers are within {at_most(peer.apart, '.2e')}.")
-    passes = f"{run.passes:,} pass{'' if run.passes == 1 else 'es'}"
-    lines.append(f"{passes} of frozen weights, SHA-256 {run.digest[:16]}.")
-    lines += run.attestation.explain().splitlines()[1:]
-    if run.ledger.host:
-        lines.append(f"On the host: {'; '.join(run.ledger.host)}.")
+    model = run.model
+    passes = counted(int(model.n_passes_), "pass", "passes")
+    lines = [_bound(run), *_measured(run)]
+    lines.append(f"{passes} of frozen weights, SHA-256 {model.digest_[:16]}.")
+    lines += model.attestation_.explain().splitlines()[1:]
+    if model.ledger_.host:
+        lines.append(f"On the host: {'; '.join(model.ledger_.host)}.")
     return lines
 
 
-def subject(run: Run) -> str:
+def _bound(run: TableRun) -> str:
+    certificate, what = run.certificate, subject(run)
+    if not math.isfinite(certificate.error):
+        reasons = [s.why for s in certificate.derivation if not math.isfinite(s.value)]
+        return f"No bound could be proven here{': ' + reasons[0] if reasons else ''}."
+    relative = ""
+    if what == _COEFFICIENT and run.largest:
+        share = math.nextafter(certificate.error / run.largest, math.inf)
+        relative = f" ({at_most(share, '.1e')} of the largest)"
+    most = at_most(certificate.error, ".2e")
+    said = f"{SAID[certificate.kind]}: {what} off by more than {most}{relative}."
+    if certificate.kind != "proven":
+        said += f" Not proven: it takes for granted that {'; '.join(certificate.assumptions)}."
+    return said
+
+
+def _measured(run: TableRun) -> list[str]:
+    entry, peer = run.settings.entry, run.peer
+    if peer is None:
+        return []
+    if peer.distance is None and entry.task == "classification":
+        return [f"Measured: {1 - peer.apart:.1%} of the labels are scikit-learn's."]
+    if peer.distance is None:
+        return [f"Measured: scikit-learn's answers are within {at_most(peer.apart, '.2e')}."]
+    differs = entry.peer.differs if entry.peer else ""
+    if not differs and subject(run) == _COEFFICIENT and peer.distance > run.certificate.error:
+        differs = "its iteration stopped that much earlier"
+    note = f" ({differs})" if differs else ""
+    return [
+        f"Measured: scikit-learn's coefficients are within {at_most(peer.distance, '.2e')}{note}."
+    ]
+
+
+def subject(run: TableRun) -> str:
     """What the certificate is about, as the start of a sentence."""
     if "fitted values" in str(run.certificate.domain.get("what", "")):
         return "the coefficients are not unique; no fitted value is"
@@ -182,88 +178,67 @@ def subject(run: Run) -> str:
 # ---------------------------------------------------------------------------------------------
 
 
-def print_explanation(console: Console, found: Explanation, *, full: bool) -> None:
-    """Prompts, token by token, then the certificate."""
-    entry, machine = found.entry, found.machine
-    rows, features = found.shape
-    console.print(f"[bold]{entry.name}[/bold]: {entry.says}")
-    console.print(f"  {entry.objective}", highlight=False)
-    console.print(
-        f"On {found.source}: {rows:,} samples of {features:,} features. The frozen layer has "
-        f"{found.parameters:,} numbers (SHA-256 {machine.digest[:16]}); a prompt has "
+def _of_explanation(shown: Explanation, full: bool) -> str:
+    model, (rows, features) = shown.model, shown.data.x["train"].shape
+    machine, passes = model.machine_, int(model.n_passes_)
+    parts = [
+        f"{shown.entry.name}: {shown.entry.says}\n  {shown.entry.objective}",
+        f"On {shown.source}: {rows:,} samples of {features:,} features. The frozen layer has "
+        f"{frozen_numbers(machine):,} numbers (SHA-256 {machine.digest[:16]}); a prompt has "
         f"{machine.samples} blocks of {machine.tokens} tokens and {machine.samples} queries.",
-        highlight=False,
-    )
-    for view in found.prompts:
-        _print_prompt(console, view, full=full)
-    passes = "one pass" if found.passes == 1 else f"{found.passes:,} passes"
-    console.print(f"\n[bold]The certificate[/bold], after {passes} over the data\n")
-    for part in (found.certificate, found.attestation, found.ledger):
-        console.print(part.explain() + "\n", highlight=False, markup=False, soft_wrap=True)
+        *(_of_prompt(view, full) for view in shown.prompts),
+        f"\nThe certificate, after {counted(passes, 'pass', 'passes')} over the data\n",
+    ]
+    proofs = (model.certificate_, model.attestation_, model.ledger_)
+    return "\n".join([*parts, *(proof.explain() + "\n" for proof in proofs)])
 
 
-def _print_prompt(console: Console, view: PromptView, *, full: bool) -> None:
-    def say(text: str) -> None:
-        console.print(text, highlight=False, markup=False)
-
-    console.print(f"\n[bold]Prompt: {view.title}[/bold]")
-    say(view.says)
+def _of_prompt(view: PromptView, full: bool) -> str:
     *seen, query = view.tokens
-    looked_up = seen[0].table is not None
+    looked_up = "table" in seen[0]
     headers = (
         ("token", "z", "s", "bias", "v") if looked_up else ("token", "", "key", "bias", "value")
     )
-    grid = _grid(*headers, "attention", right=range(5) if looked_up else (0, 3))
-    for group in [seen] if full else _shown(seen):
-        for token in group:
-            grid.add_row(*_cells(token))
-        if not full and group[-1] is not seen[-1]:
-            grid.add_row("...")
-    console.print(grid)
-    say(f"Token {seen[0].number} in full: {_spelled(seen[0])}")
-    say(f"The query, token {query.number}: w = {_vector(query.w or ())}")
-    say(f"It does not see the other {view.total - len(view.tokens):,} of {view.total:,} tokens.")
-    say(f"The frozen matrices return {_vector(view.answer)}")
-    limit = (
-        "" if view.certified is None else f", {view.kind}: at most {at_most(view.certified, '.0e')}"
-    )
-    say(f"The exact answer is        {_vector(view.exact)}")
-    say(f"Largest difference over all queries: {view.off:.0e}{limit}")
+    rows = [[*headers, "attention"]]
+    kept = range(len(seen)) if full else _shown(seen)
+    for place, k in enumerate(kept):
+        if place and kept[place - 1] != k - 1:
+            rows.append(["...", *[""] * 5])
+        rows.append(_cells(seen[k]))
+    limit = view.certified
+    bound = "" if limit is None else f", {view.kind}: at most {at_most(limit, '.0e')}"
+    first = seen[0]
+    return "\n".join([
+        f"\nPrompt: {view.title}",
+        view.says,
+        "",
+        grid(rows, right=range(5) if looked_up else (0, 3)),
+        f"Token {first['number']} in full: key_x = {_vector(first['key_x'])}, key_y = "
+        f"{first['key_y']:.4g}, key_bias = {first['key_bias']:.4g}, value = "
+        f"{_vector(first['value'])}",
+        f"The query, token {query['number']}: w = {_vector(query['w'])}",
+        f"It does not see the other {view.total - len(view.tokens):,} of {view.total:,} tokens.",
+        f"The frozen matrices return {_vector(view.answer)}",
+        f"The exact answer is        {_vector(view.exact)}",
+        f"Largest difference over all queries: {view.off:.0e}{bound}",
+    ])  # fmt: skip
 
 
-def _spelled(token: TokenView) -> str:
-    return (
-        f"key_x = {_vector(token.key_x)}, key_y = {token.key_y:.4g}, "
-        f"key_bias = {token.key_bias:.4g}, value = {_vector(token.value)}"
-    )
+def _shown(seen: Sequence[dict[str, Any]]) -> list[int]:
+    """Both ends, and what is read most."""
+    best = max(range(len(seen)), key=lambda k: seen[k]["weight"])
+    near = (0, best, len(seen) - 1)
+    return [k for k in range(len(seen)) if min(abs(k - at) for at in near) < _AROUND]
 
 
-def _shown(seen: Sequence[TokenView]) -> list[Sequence[TokenView]]:
-    """Both ends and what is read most, as runs of neighbours."""
-    best = max(range(len(seen)), key=lambda k: seen[k].weight or 0.0)
-    keep = sorted(
-        {k for k in range(len(seen)) if k < _EDGE or k >= len(seen) - _EDGE}
-        | {k for k in range(best - _AROUND, best + _AROUND + 1) if 0 <= k < len(seen)}
-    )
-    runs: list[list[TokenView]] = []
-    for place, k in enumerate(keep):
-        if place and keep[place - 1] == k - 1:
-            runs[-1].append(seen[k])
-        else:
-            runs.append([seen[k]])
-    return list(runs)
-
-
-def _cells(token: TokenView) -> list[str]:
-    weight = token.weight or 0.0
-    bar = "█" * round(_BAR * weight)
-    share = f"{weight:.3f} {bar}" if weight >= _LEAST else f"{weight:.0e}"
-    bias = f"{token.key_bias:.3g}"
-    if token.table is not None:
-        z, s, v = (f"{value:.4g}" for value in token.table)
-        return [str(token.number), z, s, bias, v, share]
-    key, value = _vector(token.key_x), f"{token.value[0]:.4g}"
-    return [str(token.number), token.role, key, bias, value, share]
+def _cells(token: dict[str, Any]) -> list[str]:
+    weight, bias = token["weight"], f"{token['key_bias']:.3g}"
+    share = f"{weight:.3f} {'█' * round(_BAR * weight)}" if weight >= 5e-4 else f"{weight:.0e}"
+    if "table" in token:
+        z, s, v = (f"{value:.4g}" for value in token["table"])
+        return [str(token["number"]), z, s, bias, v, share]
+    key, value = _vector(token["key_x"]), f"{token['value'][0]:.4g}"
+    return [str(token["number"]), token["role"], key, bias, value, share]
 
 
 def _vector(values: Sequence[float]) -> str:

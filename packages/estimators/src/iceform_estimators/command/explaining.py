@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,13 +13,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from iceform.attention import LookUps
-from iceform.certificates import Attestation, Certificate, Ledger
+from iceform.heads import LookUps
 from iceform.validation import unit_roundoff
-from iceform_estimators.algorithms import PCA, Algorithm, ElasticNet, LinearModel, Places, sharpest
-from iceform_estimators.command.running import Data, Settings, fitted
-from iceform_estimators.machine import CLIP, IDENTITY, ArraySource, Scaling, Stream
-from iceform_estimators.tables import Table, table_from
+from iceform_estimators.algorithms import (
+    PCA,
+    ElasticNet,
+    EstimationAlgorithm,
+    IndexCodes,
+    LinearModel,
+    sharpest,
+)
+from iceform_estimators.command.running import (
+    PreparedData,
+    RunSettings,
+    coefficient_rows,
+    fitted,
+    with_warnings,
+)
+from iceform_estimators.machine import CLIP, IDENTITY, ArraySource, Machine, Scaling
+from iceform_estimators.tables import TableData, table_from
 
 _GRADIENT = (
     "Sample i has {} tokens, one for each value that z = w.x - y may be near. A token has the key "
@@ -30,45 +41,11 @@ _GRADIENT = (
 _SAMPLES = 8  # of the data that are written into the prompt that is shown
 
 
-def example(entry: type[Algorithm]) -> Table:
+def example(entry: type[EstimationAlgorithm]) -> TableData:
     """The table that the record is shown on."""
     shown = entry.example()
     columns = {**shown.columns, **({shown.target: shown.labels} if shown.target else {})}
     return table_from(columns, shown.target, source=shown.source)
-
-
-@dataclass(frozen=True)
-class TokenView:
-    """One token as the first query sees it.
-
-    Attributes
-    ----------
-    number, role
-        Where it is in the prompt, and what it is.
-    key_x, key_y, key_bias, value
-        Its features.
-    weight
-        Its share of the first query's attention.
-    table
-        (z, s, v) in a look-up: the key is s times the sample, the value v times the sample, and it
-        is read most around z.
-    w
-        What a query token carries.
-    """
-
-    number: int
-    role: str
-    key_x: tuple[float, ...]
-    key_y: float
-    key_bias: float
-    value: tuple[float, ...]
-    weight: float | None = None
-    table: tuple[float, float, float] | None = None
-    w: tuple[float, ...] | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return dict(vars(self))
 
 
 @dataclass(frozen=True)
@@ -79,10 +56,11 @@ class PromptView:
     ----------
     title, says
         What it is for.
-    features
-        Sizes of the named features of a token.
     tokens
-        Those that the first query sees, then the query itself.
+        Those that the first query sees, then the query itself, as JSON has them: number, role,
+        key_x, key_y, key_bias, value; the weight of one that is seen; what a query carries, w; and
+        in a look-up (z, s, v), where the key is s times the sample, the value v times the sample,
+        and the token is read most around z, as table.
     total
         Tokens of the whole prompt.
     answer, exact
@@ -95,99 +73,67 @@ class PromptView:
 
     title: str
     says: str
-    features: Mapping[str, int]
-    tokens: tuple[TokenView, ...]
+    tokens: tuple[dict[str, Any], ...]
     total: int
-    answer: tuple[float, ...]
-    exact: tuple[float, ...]
+    answer: list[float]
+    exact: list[float]
     off: float
     certified: float | None
     kind: str = "proven"
 
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            **vars(self),
-            "features": dict(self.features),
-            "tokens": [t.to_dict() for t in self.tokens],
-        }
-
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """A program on a table: its prompts, its answer and the proof."""
+    """A program on a table: the fitted estimator, its prompts, and what was warned of."""
 
-    entry: type[Algorithm]
+    entry: type[EstimationAlgorithm]
     source: str
-    shape: tuple[int, int]
-    machine: Stream
-    prompts: tuple[PromptView, ...]
-    coefficients: Mapping[str, float]
-    certificate: Certificate
-    attestation: Attestation
-    ledger: Ledger
-    passes: int
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def parameters(self) -> int:
-        """Frozen numbers."""
-        return sum(buffer.numel() for buffer in self.machine.network.buffers())
+    data: PreparedData
+    model: Any
+    prompts: list[PromptView]
+    warnings: list[str]
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
+        (rows, features), model = self.data.x["train"].shape, self.model
+        machine, coef = model.machine_, coefficient_rows(model)
+        first = [] if coef is None else coef[0].tolist()
+        sizes = {name: getattr(machine, name) for name in ("dim", "samples", "tokens", "digest")}
         return {
             **self.entry.record(),
-            "data": {"source": self.source, "rows": self.shape[0], "features": self.shape[1]},
-            "machine": {
-                "dim": self.machine.dim,
-                "samples": self.machine.samples,
-                "tokens": self.machine.tokens,
-                "parameters": self.parameters,
-                "digest": self.machine.digest,
-            },
-            "prompts": [p.to_dict() for p in self.prompts],
-            "coefficients": dict(self.coefficients),
-            "certificate": json.loads(self.certificate.to_json()),
-            "attestation": self.attestation.to_dict(),
-            "ledger": self.ledger.to_dict(),
-            "passes": self.passes,
-            "warnings": list(self.warnings),
+            "data": {"source": self.source, "rows": rows, "features": features},
+            "machine": {**sizes, "parameters": frozen_numbers(machine)},
+            "prompts": [vars(p) for p in self.prompts],
+            "coefficients": dict(zip(self.data.preparation.names, first, strict=False)),
+            "certificate": json.loads(model.certificate_.to_json()),
+            "attestation": model.attestation_.to_dict(),
+            "ledger": model.ledger_.to_dict(),
+            "passes": int(model.n_passes_),
+            "warnings": self.warnings,
         }
 
 
-def explain(settings: Settings, table: Table) -> Explanation:
+def frozen_numbers(machine: Machine) -> int:
+    """How many numbers the frozen layer has."""
+    return sum(buffer.numel() for buffer in machine.network.buffers())
+
+
+def explain(settings: RunSettings, table: TableData) -> Explanation:
     """Fit the program to the whole table and open its prompts."""
     settings = replace(settings, test_share=0.0, compare=False)
-    data = Data.of(settings, table, None)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        model = fitted(settings, data)
-    view = _Opened(settings, data, model)
-    names, coef = data.preparation.names, getattr(model, "coef_", getattr(model, "components_", []))
-    first = np.atleast_2d(coef)[0] if len(coef) else []
-    return Explanation(
-        settings.entry,
-        table.source,
-        data.x["train"].shape,
-        model.machine_,
-        tuple(view.prompts()),
-        {name: float(value) for name, value in zip(names, first, strict=False)},
-        model.certificate_,
-        model.attestation_,
-        model.ledger_,
-        int(model.n_passes_),
-        tuple(dict.fromkeys(" ".join(str(w.message).split()) for w in caught)),
-    )
+    entry, warned, data = settings.entry, list[str](), PreparedData.of(settings, table)
+    model = with_warnings(warned, "", lambda: fitted(settings, data))
+    prompts = _Opened(entry, data, model).prompts()
+    return Explanation(entry, table.source, data, model, prompts, list(dict.fromkeys(warned)))
 
 
 class _Opened:
     """A fitted model with its prompts open."""
 
-    def __init__(self, settings: Settings, data: Data, model: Any) -> None:
-        self.settings, self.entry, self.data, self.model = settings, settings.entry, data, model
-        self.machine: Stream = model.machine_
-        self.algorithm: Algorithm = model.as_algorithm()
+    def __init__(self, entry: type[EstimationAlgorithm], data: PreparedData, model: Any) -> None:
+        self.entry, self.data, self.model = entry, data, model
+        self.machine: Machine = model.machine_
+        self.algorithm: EstimationAlgorithm = model.as_algorithm()
         self.x = torch.as_tensor(data.x["train"], dtype=torch.float64)
 
     def prompts(self) -> list[PromptView]:
@@ -219,7 +165,7 @@ class _Opened:
         return np.where(y == looked_for, 1.0, -1.0 if margin else 0.0)
 
     def _scaled(self, scaling: Scaling) -> Tensor:
-        """W with raw coefficients = scaling.raw(w)."""
+        """w with raw coefficients = scaling.raw(w)."""
         raw = torch.as_tensor(np.atleast_2d(self.model.coef_)[0], dtype=torch.float64)
         w = raw * scaling.scale / scaling.size
         if not scaling.intercept:
@@ -274,10 +220,10 @@ class _Opened:
         first = self.machine.samples * self.machine.tokens  # the first query token
         # A step is looked up exactly, but for the width of its jump: its sup error says nothing.
         limit = None if asked.table.regime == "hard" else self._limit(asked)
-        found = self._view(title, says, tokens, roles, (exact, kept, limit), first)
-        *seen, query = found.tokens
-        named = [replace(token, table=row) for token, row in zip(seen, rows, strict=True)]
-        return replace(found, tokens=(*named, query), kind=asked.table.kind)
+        view = self._view(title, says, tokens, roles, (exact, kept, limit), first)
+        *seen, query = view.tokens
+        tabled = [{**token, "table": row} for token, row in zip(seen, rows, strict=True)]
+        return replace(view, tokens=(*tabled, query), kind=asked.table.kind)
 
     def _limit(self, asked: LookUps) -> float:
         r"""A bound of \|read - f(z) (x, 1)\| for the literal matrices, rounding included.
@@ -301,9 +247,15 @@ class _Opened:
     def _average(self) -> PromptView:
         """What kernel regression and the nearest neighbour ask."""
         x = self.x - self.x.mean(0)
-        y = self._average_values(x)
         points = x[: min(_SAMPLES, self.machine.samples, len(x))] + 0.25 * x.std(0)
-        gamma = self._gamma(x, points)
+        if hasattr(self.model, "gamma_"):
+            gamma = float(self.model.gamma_)
+            y = torch.as_tensor(self.data.y["train"], dtype=torch.float64)[:, None]
+        else:  # neighbours: the sharpest that logits have room for finds the samples' numbers
+            gamma = sharpest(
+                float(x.norm(dim=1).max()), float(points.norm(dim=1).max()), x.shape[1]
+            )
+            y = IndexCodes.of(len(x), torch.float64).values(x)[:, :1]
         tokens = self.machine.start().kernel(x, y, points, gamma).tokens[0]
         logits = -gamma * torch.cdist(points, x).square()
         exact = torch.softmax(logits, 1) @ y
@@ -318,19 +270,6 @@ class _Opened:
             (exact, [0], None),
             self.machine.samples * (self.machine.tokens + 1),
         )
-
-    def _average_values(self, x: Tensor) -> Tensor:
-        """Labels; where neighbours are looked for, the samples' numbers."""
-        if not hasattr(self.model, "gamma_"):
-            return Places.of(len(x), torch.float64).values(x)[:, :1]
-        return torch.as_tensor(self.data.y["train"], dtype=torch.float64)[:, None]
-
-    def _gamma(self, x: Tensor, points: Tensor) -> float:
-        """The kernel's, or for neighbours the sharpest that logits have room for."""
-        if hasattr(self.model, "gamma_"):
-            return float(self.model.gamma_)
-        radius, far = float(x.norm(dim=1).max()), float(points.norm(dim=1).max())
-        return sharpest(radius, far, x.shape[1])
 
     # ------------------------------------------------------------------------------ views
 
@@ -347,40 +286,26 @@ class _Opened:
         asked = first - self.machine.samples * self.machine.tokens
         answer = self.machine.network(tokens)[asked : asked + len(exact)][:, kept]
         weights = _attention(self.machine, tokens, first)
-        at = self.machine.geometry.raw
-        seen = [self._token(tokens, k, role, float(weights[k])) for k, role in enumerate(roles)]
-        query = self._token(tokens, first, "query of sample 1", None)
-        query = replace(query, w=_numbers(tokens[first, at["w"]]))
+        seen = [
+            {**self._token(tokens, k, role), "weight": float(weights[k])}
+            for k, role in enumerate(roles)
+        ]
+        w = tokens[first, self.machine.geometry.raw["w"]].tolist()
+        query = {**self._token(tokens, first, "query of sample 1"), "w": w}
+        off = float((answer - exact).abs().max())
         return PromptView(
-            title,
-            says,
-            {name: at[name].stop - at[name].start for name in at},
-            (*seen, query),
-            len(tokens),
-            _numbers(answer[0]),
-            _numbers(exact[0]),
-            float((answer - exact).abs().max()),
+            title, says, (*seen, query), len(tokens), answer[0].tolist(), exact[0].tolist(), off,
             limit,
-        )
+        )  # fmt: skip
 
-    def _token(self, tokens: Tensor, k: int, role: str, weight: float | None) -> TokenView:
+    def _token(self, tokens: Tensor, k: int, role: str) -> dict[str, Any]:
         at, token = self.machine.geometry.raw, tokens[k]
-        return TokenView(
-            k,
-            role,
-            _numbers(token[at["key_x"]]),
-            float(token[at["key_y"]]),
-            float(token[at["key_bias"]]),
-            _numbers(token[at["value"]]),
-            weight,
-        )
+        vectors = {name: token[at[name]].tolist() for name in ("key_x", "value")}
+        numbers = {name: float(token[at[name]]) for name in ("key_y", "key_bias")}
+        return {"number": k, "role": role, **vectors, **numbers}
 
 
-def _numbers(values: Tensor) -> tuple[float, ...]:
-    return tuple(values.tolist())
-
-
-def _attention(machine: Stream, tokens: Tensor, query: int) -> Tensor:
+def _attention(machine: Machine, tokens: Tensor, query: int) -> Tensor:
     """The first query's attention, from the literal W_K and W_Q."""
     embed, layer = machine.network.layers
     placed = embed(tokens)

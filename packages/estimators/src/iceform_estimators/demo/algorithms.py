@@ -34,11 +34,10 @@ _HUBER_ALPHA = 1.0
 _POISSON_ALPHA = 0.1
 _C = 0.1  # inverse penalty of the classifiers
 _TIGHT = 1e-12  # scikit-learn's tolerances, so that both sides are at the optimum
-ALGORITHMS = 14
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """One algorithm on both sides.
 
     Attributes
@@ -85,11 +84,11 @@ class _Job:
     name: str
     task: str
     other: str
-    run: Callable[[], _Answer]
+    run: Callable[[], _Comparison]
 
 
 @dataclass(frozen=True, eq=False)
-class _Answer:
+class _Comparison:
     """Scores, the two answers to compare, and what ours cost."""
 
     ours: Any
@@ -161,7 +160,7 @@ class _Jobs:
 
     def _regression(
         self, ours: Any, theirs: Any, *, what: str = "coefficients", y: Array | None = None
-    ) -> _Answer:
+    ) -> _Comparison:
         """Fit both on log price (or y) and compare coefficients (or predictions)."""
         data, labels = self.data, self.y if y is None else y
         _, mine = _timed(lambda: ours.fit(data.x, labels))
@@ -172,9 +171,9 @@ class _Jobs:
             values = (np.append(ours.coef_, 0), np.append(theirs.coef_, 0))
         else:
             values = (ours.predict(data.x), theirs.predict(data.x))
-        return _Answer(ours, theirs, "test MSE", scores, values, what, (mine, other))
+        return _Comparison(ours, theirs, "test MSE", scores, values, what, (mine, other))
 
-    def least_squares(self) -> _Answer:
+    def least_squares(self) -> _Comparison:
         """Features depend on each other, so the fitted values are what is compared."""
         ours, theirs = in_context.InContextLinearRegression(), linear_model.LinearRegression()
         found = self._regression(ours, theirs)
@@ -182,38 +181,38 @@ class _Jobs:
             return self._regression(ours, theirs, what="fitted values")
         return found
 
-    def ridge(self) -> _Answer:
+    def ridge(self) -> _Comparison:
         alpha = self.alphas["ridge"]
         return self._regression(in_context.InContextRidge(alpha), linear_model.Ridge(alpha))
 
-    def lasso(self) -> _Answer:
+    def lasso(self) -> _Comparison:
         alpha = self.alphas["lasso"]
         theirs = linear_model.Lasso(alpha, tol=_TIGHT, max_iter=10**6)
         found = self._regression(in_context.InContextLasso(alpha), theirs)
         return replace(found, note=self._sparsity(found))
 
-    def elastic_net(self) -> _Answer:
+    def elastic_net(self) -> _Comparison:
         alpha = self.alphas["net"]
         ours = in_context.InContextElasticNet(alpha, l1_ratio=_RATIO)
         theirs = linear_model.ElasticNet(alpha, l1_ratio=_RATIO, tol=_TIGHT, max_iter=10**6)
         found = self._regression(ours, theirs)
         return replace(found, note=self._sparsity(found))
 
-    def _sparsity(self, found: _Answer) -> str:
+    def _sparsity(self, found: _Comparison) -> str:
         kept = int((found.ours.coef_ != 0).sum())
         return (
             f"{kept} of {self.data.x.shape[1]} kept; {found.ours.n_thresholds_} prompts of soft "
             "thresholds, then in whitened coordinates of the support"
         )
 
-    def huber(self) -> _Answer:
+    def huber(self) -> _Comparison:
         """scikit-learn stops early on these data; its own objective is followed to the end."""
         ours = in_context.InContextHuberRegressor(alpha=_HUBER_ALPHA)
         found = self._regression(ours, _Huber(alpha=_HUBER_ALPHA))
         count = int(ours.outliers_.sum())
         return replace(found, note=f"{count} outliers; whitened again as they change")
 
-    def quantile(self) -> _Answer:
+    def quantile(self) -> _Comparison:
         ours = in_context.InContextQuantileRegressor(_QUANTILE, alpha=_QUANTILE_ALPHA)
         theirs = linear_model.QuantileRegressor(quantile=_QUANTILE, alpha=_QUANTILE_ALPHA)
         found = self._regression(ours, theirs)
@@ -222,7 +221,7 @@ class _Jobs:
         note = f"{int((ours.coef_ != 0).sum())} coefficients; the others are proven to be 0"
         return replace(found, measure="below the line", scores=scores, note=note)
 
-    def poisson(self) -> _Answer:
+    def poisson(self) -> _Comparison:
         y = self.data.price / self.data.price.mean()
         ours = in_context.InContextPoissonRegressor(_POISSON_ALPHA)
         theirs = linear_model.PoissonRegressor(
@@ -236,31 +235,31 @@ class _Jobs:
 
     # -------------------------------------------------------------------------- classifiers
 
-    def logistic(self) -> _Answer:
+    def logistic(self) -> _Comparison:
         ours = in_context.InContextLogisticRegression(C=_C)
         theirs = linear_model.LogisticRegression(C=_C, tol=_TIGHT, solver="newton-cholesky")
         return self._separator(ours, theirs, "")
 
-    def _classification(self, ours: Any, theirs: Any) -> _Answer:
+    def _classification(self, ours: Any, theirs: Any) -> _Comparison:
         data = self.data
         _, mine = _timed(lambda: ours.fit(data.x, self.dear))
         _, other = _timed(lambda: theirs.fit(data.x, self.dear))
         a, b = ours.predict(data.x_test), theirs.predict(data.x_test)
         scores = self._accuracies(a, b)
         values = (a.astype(float), b.astype(float))
-        return _Answer(ours, theirs, "accuracy", scores, values, "test labels", (mine, other))
+        return _Comparison(ours, theirs, "accuracy", scores, values, "test labels", (mine, other))
 
-    def _separator(self, ours: Any, theirs: Any, note: str) -> _Answer:
+    def _separator(self, ours: Any, theirs: Any, note: str) -> _Comparison:
         found = self._classification(ours, theirs)
         values = (ours.coef_.ravel(), theirs.coef_.ravel())
         return replace(found, values=values, what="coefficients", same=not note, note=note)
 
-    def svm(self) -> _Answer:
+    def svm(self) -> _Comparison:
         # A large intercept scale makes liblinear's penalty on the intercept vanish.
         theirs = LinearSVC(C=_C, dual=False, tol=1e-10, max_iter=100_000, intercept_scaling=1e3)
         return self._separator(in_context.InContextLinearSVC(_C), theirs, "")
 
-    def perceptron(self) -> _Answer:
+    def perceptron(self) -> _Comparison:
         theirs = linear_model.Perceptron(max_iter=1000, tol=None, random_state=0)
         note = "all samples at once here, one after the other in scikit-learn"
         ours = in_context.InContextPerceptron(max_iter=_PERCEPTRON_PASSES)
@@ -268,7 +267,7 @@ class _Jobs:
 
     # ---------------------------------------------------------------------- one look at the data
 
-    def kernel(self) -> _Answer:
+    def kernel(self) -> _Comparison:
         data = self.data
         ours = in_context.InContextKernelRegressor("scale")
         _, mine = _timed(lambda: ours.fit(data.x, self.y))
@@ -280,20 +279,22 @@ class _Jobs:
 
         b, other = _timed(average)
         scores = self._errors(a, b)
-        return _Answer(ours, None, "test MSE", scores, (a, b), "predictions", (mine + more, other))
+        return _Comparison(
+            ours, None, "test MSE", scores, (a, b), "predictions", (mine + more, other)
+        )
 
-    def neighbours(self) -> _Answer:
+    def neighbours(self) -> _Comparison:
         ours = in_context.InContextKNeighborsRegressor(_NEIGHBOURS)
         theirs = neighbors.KNeighborsRegressor(_NEIGHBOURS, algorithm="brute")
         found = self._regression(ours, theirs, what="fitted values")
         return found
 
-    def votes(self) -> _Answer:
+    def votes(self) -> _Comparison:
         ours = in_context.InContextKNeighborsClassifier(_NEIGHBOURS)
         theirs = neighbors.KNeighborsClassifier(_NEIGHBOURS, algorithm="brute")
         return self._classification(ours, theirs)
 
-    def components(self) -> _Answer:
+    def components(self) -> _Comparison:
         data = self.data
         ours, theirs = (
             in_context.InContextPCA(_COMPONENTS),
@@ -305,7 +306,7 @@ class _Jobs:
         kept = [float(e.explained_variance_ratio_.sum()) for e in (ours, theirs)]
         scores = (kept[0], kept[1])
         values = (ours.components_.ravel(), (signs * theirs.components_).ravel())
-        return _Answer(
+        return _Comparison(
             ours, theirs, "variance kept", scores, values, "components", (mine, other),
             note="each found component is taken out of the prompt",
         )  # fmt: skip
@@ -336,14 +337,14 @@ class _Huber(linear_model.HuberRegressor):  # type: ignore[misc]
         return self
 
 
-def run_all(data: Houses, tick: Tick) -> tuple[list[Row], dict[str, float]]:
+def run_all(data: Houses, tick: Tick) -> tuple[list[ComparisonRow], dict[str, float]]:
     """Every algorithm, each checked: one digest for one size, the answer within its certificate.
 
     Averages of samples hold all of them in one prompt, which may take a larger layer.
     """
     jobs = _Jobs(data)
     tick("penalties by cross-validation")
-    rows: list[Row] = []
+    rows: list[ComparisonRow] = []
     weights: dict[tuple[int, int, int], str] = {}
     for job in jobs.all():
         with warnings.catch_warnings():
@@ -366,7 +367,7 @@ def run_all(data: Houses, tick: Tick) -> tuple[list[Row], dict[str, float]]:
     return rows, jobs.alphas
 
 
-def other_slack(row: Row) -> float:
+def other_slack(row: ComparisonRow) -> float:
     """What the other side may be off by: its own stopping rule and rounding."""
     return {"Huber": 1e-5, "linear SVM": 1e-4, "least squares": 1e-9}.get(row.name, 1e-8)
 
@@ -379,10 +380,10 @@ def proven(certificate: ErrorBound, size: float = 1.0) -> float:
     return math.nextafter(share, math.inf) if share else 0.0
 
 
-def _row(job: _Job, answer: _Answer) -> Row:
+def _row(job: _Job, answer: _Comparison) -> ComparisonRow:
     ours, theirs = answer.values
     size = float(np.abs(theirs).max())
-    return Row(
+    return ComparisonRow(
         name=job.name,
         task=job.task,
         other=job.other,

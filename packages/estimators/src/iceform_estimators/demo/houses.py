@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from iceform_estimators import tables
+from iceform_estimators.preparation import Preparation
+from iceform_estimators.tables import ames
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 TEST_SHARE = 0.2
@@ -51,21 +52,21 @@ def load(rows: int | None = None, seed: int = SEED) -> Houses:
     seed
         Of the split.
     """
-    table = tables.ames()
+    table = ames()
     order = np.random.default_rng(seed).permutation(len(table))[:rows]
     tests = round(TEST_SHARE * len(order))
     train, test = table.take(np.sort(order[tests:])), table.take(np.sort(order[:tests]))
     # A level that only the test rows have is encoded as none of the known ones.
-    prepared = tables.Preparation.fit(train, reference=True, unknown="ignore")
-    x, x_test = (np.asarray(prepared.transform(part), dtype=float) for part in (train, test))
+    prepared = Preparation.fit(train, reference=True, unknown="ignore")
+    x, x_test = (prepared.transform(part) for part in (train, test))
     _, first = np.unique(x, axis=1, return_index=True)
     keep = np.sort(first)
     return Houses(
         x[:, keep],
         x_test[:, keep],
-        np.asarray(train.target, dtype=float),
-        np.asarray(test.target, dtype=float),
+        train.numbers(),
+        test.numbers(),
         [prepared.names[j] for j in keep],
         x.shape[1] - len(keep),
-        len(table.columns),
+        table.features.shape[1],
     )

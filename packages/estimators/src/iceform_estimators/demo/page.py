@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,21 +11,18 @@ from pathlib import Path
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from rich import box
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 import iceform
 from iceform import plots
 from iceform.arithmetic import at_most
 from iceform_estimators import InContextLasso
-from iceform_estimators.demo.algorithms import ALGORITHMS, Row, Tick, run_all
+from iceform_estimators.command.console import grid
+from iceform_estimators.demo.algorithms import ComparisonRow, Tick, run_all
 from iceform_estimators.demo.houses import Houses, load
-from iceform_estimators.demo.planned import COLUMNS, PLANNED, Planned, planned
-from iceform_estimators.demo.program import Executed, execute
+from iceform_estimators.demo.planned import COLUMNS, Planned, planned
+from iceform_estimators.demo.program import ProgramDemo, execute
 from iceform_estimators.demo.race import Race, literal_difference, race
-from iceform_estimators.machine import Machine, Stream
+from iceform_estimators.machine import Machine
 from iceform_estimators.pages import Illustration, illustrate, render_page, write
 
 _TALLEST = 14  # coefficients in the picture of the lasso
@@ -41,8 +39,8 @@ _WORDS = {
 class Page:
     """Everything the page shows."""
 
-    program: Executed
-    rows: Sequence[Row]
+    program: ProgramDemo
+    rows: Sequence[ComparisonRow]
     races: Sequence[Race]
     planned: Sequence[Planned]
     illustrations: Sequence[Illustration]
@@ -52,7 +50,7 @@ class Page:
     features: int
     repeats: int
     alphas: dict[str, float]
-    machine: Stream
+    machine: Machine
     literal: float
     seconds: float
     version: str
@@ -80,7 +78,7 @@ class Page:
         return ", ".join(COLUMNS)
 
     @property
-    def same(self) -> list[Row]:
+    def same(self) -> list[ComparisonRow]:
         """The rows in which both sides compute the same thing."""
         return [row for row in self.rows if row.same]
 
@@ -105,7 +103,7 @@ class Page:
 # ---------------------------------------------------------------------------------------------
 
 
-def _differences(rows: Sequence[Row]) -> Illustration:
+def _differences(rows: Sequence[ComparisonRow]) -> Illustration:
     def draw(theme: plots.Theme) -> Figure:
         with theme.applied():
             figure = Figure(figsize=(7.2, 0.36 * len(rows) + 1.1), layout="constrained")
@@ -230,7 +228,7 @@ def run(rows: int | None = None, tick: Tick = lambda what: None) -> Page:
     rows
         Only so many houses, for a quick look.
     tick
-        Called with a few words after each of the ``ticks()`` pieces of work.
+        Called with a few words after each piece of work.
     """
     started = time.perf_counter()
     program = execute()
@@ -265,27 +263,23 @@ def run(rows: int | None = None, tick: Tick = lambda what: None) -> Page:
     )
 
 
-def ticks() -> int:
-    """How often :func:`run` calls ``tick``."""
-    return 1 + ALGORITHMS + 1 + 3 + PLANNED + 2
+def show(out: Path, *, rows: int | None = None) -> Page:
+    """Run, telling the stage on standard error; print the table; write the page to ``out``."""
 
+    def tick(what: str) -> None:
+        if sys.stderr.isatty():
+            print(f"\r{what:<60}\r", end="", file=sys.stderr, flush=True)
 
-def show(out: Path, *, rows: int | None = None, console: Console | None = None) -> Page:
-    """Run with a progress bar, print the table, write the page to ``out``."""
-    console = console or Console()
-    columns = (TextColumn("{task.description:<44}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("an algorithm of ten lines", total=ticks())
-        page = run(rows, lambda what: progress.update(task, advance=1, description=what))
-    console.print(_first(page.program), highlight=False, soft_wrap=True)
-    console.print(_table(page))
-    console.print(_words(page), highlight=False, soft_wrap=True)
+    page = run(rows, tick)
+    print(_first(page.program))
+    print(_table(page))
+    print(_words(page))
     write(out, render_page("demo.html.j2", page=page))
-    console.print(f"{page.seconds:.0f} s; the report is in {out}", highlight=False, soft_wrap=True)
+    print(f"{page.seconds:.0f} s; the report is in {out}")
     return page
 
 
-def _first(ran: Executed) -> str:
+def _first(ran: ProgramDemo) -> str:
     numbers = ", ".join(f"{value:.6f}" for value in ran.answer.tolist())
     return (
         f"{ran.source}\n\n"
@@ -298,30 +292,26 @@ def _first(ran: Executed) -> str:
     )
 
 
-def _table(page: Page) -> Table:
-    table = Table(
-        title=f"Ames housing by frozen attention: {page.houses} houses to learn from, "
-        f"{page.tests} to test on",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
+def _table(page: Page) -> str:
     names = [row.name for row in page.rows]
-    table.add_column("algorithm", no_wrap=True)
-    for heading in ("iceform", "sklearn", "apart", "proven", "passes", "sec"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    rows = [["algorithm", "iceform", "sklearn", "apart", "proven", "passes", "sec"]]
     for row in page.rows:
-        table.add_row(
-            row.name if names.count(row.name) == 1 else f"{row.name}, {row.measure}",
-            f"{row.score:.4f}",
-            f"{row.other_score:.4f}",
-            f"{row.difference:.0e}" + ("" if row.same else "*"),
-            at_most(row.certified, ".0e"),
-            str(row.passes),
-            f"{row.seconds:.1f}",
+        rows.append(
+            [
+                row.name if names.count(row.name) == 1 else f"{row.name}, {row.measure}",
+                f"{row.score:.4f}",
+                f"{row.other_score:.4f}",
+                f"{row.difference:.0e}" + ("" if row.same else "*"),
+                at_most(row.certified, ".0e"),
+                str(row.passes),
+                f"{row.seconds:.1f}",
+            ]
         )
-    return table
+    title = (
+        f"Ames housing by frozen attention: {page.houses} houses to learn from, {page.tests} to "
+        "test on"
+    )
+    return f"{title}\n\n{grid(rows, right=range(1, 7))}"
 
 
 def _words(page: Page) -> str:

@@ -15,10 +15,9 @@ from iceform.errors import PrecisionError
 from iceform_estimators import algorithms
 from iceform_estimators.demo.algorithms import Tick, proven
 from iceform_estimators.demo.houses import Houses
-from iceform_estimators.machine import Program, Stream
+from iceform_estimators.machine import Machine, MachineProgram
 
 COLUMNS = ("Overall.Qual", "area", "Garage.Cars", "Year.Built", "Total.Bsmt.SF")
-PLANNED = 3
 _BOUND, _LABELS = 16.0, 4.0  # what is stated of the columns, in deviations, and of log prices
 _PASSES = 1000
 _ALPHA, _LASSO, _C = 1000.0, 0.05, 1e-3  # how many steps are planned grows with 1/penalty
@@ -38,7 +37,7 @@ class Planned:
     digest: str
 
 
-def planned(data: Houses, machine: Stream, tick: Tick) -> list[Planned]:
+def planned(data: Houses, machine: Machine, tick: Tick) -> list[Planned]:
     """Ridge, lasso and logistic regression on a few columns, each both ways."""
     chosen = [data.names.index(name) for name in COLUMNS]
     x = torch.from_numpy(np.ascontiguousarray(data.x[:, chosen]))
@@ -46,7 +45,7 @@ def planned(data: Houses, machine: Stream, tick: Tick) -> list[Planned]:
     dear = (y > y.median()).double()
     stated: dict[str, Any] = {"solver": "inside", "bound": _BOUND, "max_passes": _PASSES}
     labelled = {**stated, "label_bound": _LABELS}
-    ways: list[tuple[str, Program, Program, Tensor]] = [
+    ways: list[tuple[str, MachineProgram, MachineProgram, Tensor]] = [
         ("ridge", algorithms.Ridge(_ALPHA), algorithms.Ridge(_ALPHA, **labelled), y),
         ("lasso", algorithms.Lasso(_LASSO), algorithms.Lasso(_LASSO, **labelled), y),
         ("logistic", algorithms.Logistic(_C), algorithms.Logistic(_C, **stated), dear),
@@ -59,7 +58,7 @@ def planned(data: Houses, machine: Stream, tick: Tick) -> list[Planned]:
 
 
 def _both(
-    name: str, fast: Program, slow: Program, x: Tensor, y: Tensor, machine: Stream
+    name: str, fast: MachineProgram, slow: MachineProgram, x: Tensor, y: Tensor, machine: Machine
 ) -> Planned:
     one, other = machine.run(slow, x, y), machine.run(fast, x, y)
     apart = float((one.coef - other.coef).abs().max())

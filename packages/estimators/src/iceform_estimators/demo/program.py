@@ -30,7 +30,7 @@ def descent(x: Any, y: Any, *, lr: float = 0.5, steps: int = 25) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class Executed:
+class ProgramDemo:
     """A program that a frozen block has run, beside the same lines run by torch."""
 
     source: str
@@ -46,7 +46,7 @@ class Executed:
     seconds: float
 
 
-def execute() -> Executed:
+def execute() -> ProgramDemo:
     """Compile the lines, run them by literal attention and fused, and draw the memory."""
     started = time.perf_counter()
     draw = torch.Generator().manual_seed(0)
@@ -63,7 +63,7 @@ def execute() -> Executed:
     def picture(theme: plots.Theme) -> Figure:
         return plots.memory(traced, theme=theme)
 
-    return Executed(
+    return ProgramDemo(
         source=_shown(inspect.getsource(descent.function)),
         instructions=len(program.assembly.instructions),
         cycles=run.passes,

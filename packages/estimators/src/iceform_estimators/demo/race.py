@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from sklearn import linear_model
 
-from iceform.backends import bind
+from iceform.run import bind
 from iceform_estimators import algorithms
 from iceform_estimators.demo.algorithms import Tick
 from iceform_estimators.demo.houses import Houses
-from iceform_estimators.machine import IDENTITY, ArraySource, Machine, Stream
+from iceform_estimators.machine import IDENTITY, ArraySource, Machine
 
 _RACE_PASSES = 400  # of the race between preconditioners
 
@@ -47,7 +47,7 @@ def race(data: Houses, alpha: float, tick: Tick, passes: int = _RACE_PASSES) -> 
     return out
 
 
-def literal_difference(data: Houses, machine: Stream) -> float:
+def literal_difference(data: Houses, machine: Machine) -> float:
     """How far one prompt by the literal matrices is from the formula they amount to."""
     rows = machine.samples
     x = torch.from_numpy(data.x[:rows])

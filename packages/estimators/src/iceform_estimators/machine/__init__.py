@@ -1,8 +1,7 @@
-"""One frozen network, two layouts: rows and stream; data sources; what a run returns."""
+"""One frozen network that data stream through; data sources, problems, solvers."""
 
-from iceform_estimators.machine.machine import Given, Machine, Program, Run, Sizes, Target, stored
 from iceform_estimators.machine.problem import Coordinates, GramTask, LinearProblem, Scaling
-from iceform_estimators.machine.rows import Heads, Rows
+from iceform_estimators.machine.program import MachineProgram, RunData, stored
 from iceform_estimators.machine.solvers import (
     Solution,
     advance,
@@ -12,7 +11,14 @@ from iceform_estimators.machine.solvers import (
     whitened_at,
 )
 from iceform_estimators.machine.sources import ArraySource, Source
-from iceform_estimators.machine.stream import CLIP, CLIP_SQUARED, IDENTITY, Running, Stream, Table
+from iceform_estimators.machine.stream import (
+    CLIP,
+    CLIP_SQUARED,
+    IDENTITY,
+    Machine,
+    MachineRun,
+    ScalarTable,
+)
 
 __all__ = [
     "CLIP",
@@ -20,22 +26,16 @@ __all__ = [
     "IDENTITY",
     "ArraySource",
     "Coordinates",
-    "Given",
     "GramTask",
-    "Heads",
     "LinearProblem",
     "Machine",
-    "Program",
-    "Rows",
-    "Run",
-    "Running",
+    "MachineProgram",
+    "MachineRun",
+    "RunData",
+    "ScalarTable",
     "Scaling",
-    "Sizes",
     "Solution",
     "Source",
-    "Stream",
-    "Table",
-    "Target",
     "advance",
     "begin",
     "minimise",

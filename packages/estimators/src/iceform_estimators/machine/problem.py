@@ -38,14 +38,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iceform.arithmetic import exponent_of, power_of_two
+from iceform.arithmetic import UNIT, exponent_of, power_of_two
 from iceform.arithmetic.double_double import div, pair, two_sum
 from iceform.errors import BoundError, PrecisionError
-from iceform.functions import Loss
-from iceform.functions.losses import Curvature
-from iceform.interpolation import Interpolant
+from iceform.expressions import Loss
+from iceform.expressions.losses import Curvature
+from iceform.tables import Interpolant
 from iceform_estimators.machine.sources import Source, split
-from iceform_estimators.machine.stream import Running, Table, table_of
+from iceform_estimators.machine.stream import MachineRun, ScalarTable, table_of
 
 _LEAST, _MOST = 2.0**-200, 2.0**200  # of columns and labels
 _SIZES = (2.0**-260, 2.0**201)  # of scales: as above, and twice a stated bound
@@ -286,7 +286,6 @@ WATCHED = "all residuals of a pass, to see whether its table covers them"
 WIDENED = "another table for the next pass, as wide as those residuals"
 STRAIGHT = "a straight line, looked up: without attention the answer is the same but for rounding"
 
-_UNIT = torch.finfo(torch.float64).eps / 2
 _WIDENINGS = 8  # of a table in one pass; each at least doubles its range
 _SLACK = 1e-3  # norms and lengths of computed vectors, far beyond their rounding
 _ENOUGH = 1e-9  # eigenvalues that are this share of the largest are known from the Gram matrix
@@ -313,11 +312,11 @@ class Coordinates:
     rank: int
 
     def of(self, w: Tensor) -> Tensor:
-        """U."""
+        """u."""
         return self.inverse.mT @ w
 
     def back(self, u: Tensor) -> Tensor:
-        """W."""
+        """w."""
         return self.turned @ u
 
     def gradient(self, slope: Tensor) -> Tensor:
@@ -367,7 +366,7 @@ class Metric:
         p = len(self.scale)
         left = self.vectors.mT @ (self.given @ self.vectors)
         apart = float((left - torch.diag(self.eigenvalues)).norm())
-        rounded = 3 * (p + 2) * _UNIT * math.sqrt(p) * float(self.given.norm())
+        rounded = 3 * (p + 2) * UNIT * math.sqrt(p) * float(self.given.norm())
         return (1 + _SLACK) * (apart + rounded * self.stretch**2)
 
     @cached_property
@@ -376,7 +375,7 @@ class Metric:
         p, rank = self.vectors.shape
         eye = torch.eye(rank, dtype=self.vectors.dtype, device=self.vectors.device)
         skew = float((self.vectors.mT @ self.vectors - eye).norm())
-        return math.sqrt(1 + skew + 4 * (p + 2) * _UNIT * rank)
+        return math.sqrt(1 + skew + 4 * (p + 2) * UNIT * rank)
 
     @cached_property
     def whitener(self) -> Tensor:
@@ -464,7 +463,7 @@ def spectral_norm(matrix: Tensor) -> float:
     """
     if not matrix.numel():
         return 0.0
-    gamma = 2 * (max(matrix.shape) + 4) * _UNIT
+    gamma = 2 * (max(matrix.shape) + 4) * UNIT
     sizes, square = [float(matrix.norm())], matrix
     for _ in range(_SQUARES):
         if not 0 < sizes[-1] < math.inf:
@@ -547,7 +546,7 @@ class LinearProblem:
         For one-vs-rest: the label that counts as 1.
     """
 
-    machine: Any  # a Running, or in rows a run that only keeps the ledger
+    machine: Any  # a MachineRun, or in rows a run that only keeps the ledger
     source: Source
     scaling: Scaling
     loss: Loss
@@ -584,7 +583,7 @@ class LinearProblem:
         return self.loss.curvature
 
     @property
-    def table(self) -> Table:
+    def table(self) -> ScalarTable:
         """The look-up table of l'."""
         return table_of(self.loss, self.machine.tokens)
 
@@ -599,7 +598,7 @@ class LinearProblem:
         return Encoding(self.scaling, self.loss.kind, self.positive)
 
     def start(self) -> Tensor:
-        """W = 0."""
+        """w = 0."""
         return torch.zeros(self.dim, dtype=torch.float64, device=self.source.device)
 
     def gradient(self, w: Tensor, *, trial: bool = False) -> Tensor:
@@ -677,7 +676,7 @@ def sum_and_farthest(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[
 class GradientTask:
     """sum_i c_i (A(z_i) - o_i) x_i of a chunk by the frozen machine, and how far z left A."""
 
-    machine: Running
+    machine: MachineRun
     table: Interpolant
     encoding: Encoding
     w: Tensor
@@ -711,4 +710,4 @@ def slip_of(samples: Tensor, w: Tensor, labels: Tensor) -> Tensor:
     Samples and labels are a difference of two given numbers over a third, and round relative to
     themselves; then z sums p products.
     """
-    return (len(w) + 4) * _UNIT * (samples.abs() @ w.abs() + labels.abs())
+    return (len(w) + 4) * UNIT * (samples.abs() @ w.abs() + labels.abs())

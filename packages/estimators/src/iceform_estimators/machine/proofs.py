@@ -28,13 +28,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iceform.arithmetic import at_least, at_most
-from iceform.arithmetic.double_double import SUMMED, Pair, add, dot, mul, pair, sub
-from iceform.certificates import Certificate, Excess, Step
-from iceform.functions import ScalarFunction
-from iceform.functions.losses import Curvature, vouched
-from iceform_estimators.machine.dependence import exactly_dependent
-from iceform_estimators.machine.objective import above_nothing, held_by_penalty, nearby, returned
+from iceform.arithmetic import UNIT, at_least, at_most
+from iceform.arithmetic.double_double import SUMMED, DoubleDouble, add, dot, mul, pair, sub
+from iceform.certificates import Certificate, DerivationStep, Excess
+from iceform.expressions import ScalarFunction
+from iceform.expressions.losses import Curvature, vouched
+from iceform_estimators.machine.convexity_bounds import (
+    above_nothing,
+    held_by_penalty,
+    nearby,
+    returned,
+)
+from iceform_estimators.machine.exact_rank import exactly_dependent
 from iceform_estimators.machine.problem import (
     Encoding,
     LinearProblem,
@@ -47,7 +52,6 @@ from iceform_estimators.machine.problem import (
 from iceform_estimators.machine.sources import Source, split
 from iceform_estimators.machine.whitening import Weigh, evenly, sharpened
 
-_UNIT = torch.finfo(torch.float64).eps / 2
 _SLACK = 1e-3  # norms of a few computed numbers; sums of products have their rounding added
 _UNSEEN = 1e-12  # share of a functional in directions that no sample sees: rounding
 _UNCLEAR = 1e-6  # the same, where those directions are not known well enough
@@ -73,7 +77,7 @@ class Newton:
         turned = functionals @ self.whitener @ self.whitener.mT
         size = self.whitener.abs()
         # Three products of sums of p terms each, relative to the sum of magnitudes.
-        rounded = 4 * len(self.error) * _UNIT * (functionals.abs() @ size @ size.mT)
+        rounded = 4 * len(self.error) * UNIT * (functionals.abs() @ size @ size.mT)
         reach = self.gradient.abs() + self.error
         known = (turned @ self.gradient).abs() + turned.abs() @ self.error + rounded @ reach
         return (1 + _SLACK) * (known + self.apart * radius * lengths)
@@ -81,7 +85,7 @@ class Newton:
 
 @dataclass(frozen=True, eq=False)
 class Proof:
-    """D in the norm of a metric, and where it comes from.
+    """d in the norm of a metric, and where it comes from.
 
     Attributes
     ----------
@@ -111,7 +115,7 @@ class Proof:
 
     radius: float
     whitener: Tensor
-    steps: tuple[Step, ...]
+    steps: tuple[DerivationStep, ...]
     newton: Newton | None = None
     assumptions: tuple[str, ...] = ()
     metric: Metric | None = None
@@ -123,7 +127,7 @@ class Proof:
     excess: Excess | None = None
 
     @classmethod
-    def of(cls, radius: float, metric: Metric, *steps: Step, **rest: Any) -> Proof:
+    def of(cls, radius: float, metric: Metric, *steps: DerivationStep, **rest: Any) -> Proof:
         """In the norm of ``metric``."""
         known = None if metric.whole else metric
         return cls(radius, metric.whitener, steps, metric=known, **rest)
@@ -158,13 +162,13 @@ class Proof:
         if self.support is not None:
             whitener = whitener.new_zeros(problem.dim, whitener.shape[1])
             whitener[self.support] = self.whitener
-        (far,) = problem.source.largest(_Reach(problem.encoding, whitener))
+        (far,) = problem.source.largest(_Leverage(problem.encoding, whitener))
         return (1 + _SLACK) * self.radius * float(far)
 
 
 def lengths_in(rows: Tensor, whitener: Tensor) -> Tensor:
     """||T'x|| of rows x that are differences over a number, the rounding of its sums added."""
-    rounded: Tensor = (len(whitener) + 8) * _UNIT * (rows.abs() @ whitener.abs())
+    rounded: Tensor = (len(whitener) + 8) * UNIT * (rows.abs() @ whitener.abs())
     found: Tensor = (rows @ whitener).norm(dim=1) + rounded.norm(dim=1)
     return found
 
@@ -227,7 +231,7 @@ class EnclosureTask:
         slip = slip_of(samples, self.w, labels)
         moved = torch.expm1((concordance or 0.0) * slip) + gram_slip(len(x), self.chunks)
         slips = self.encoding.weigh(bend * moved + bend_off, y) @ samples.square()
-        heights = add(looked, Pair(-offsets, torch.zeros_like(offsets)))
+        heights = add(looked, DoubleDouble(-offsets, torch.zeros_like(offsets)))
         weights = split(y)[1]
         if weights is not None:
             heights = mul(heights, pair(weights))
@@ -238,42 +242,44 @@ class EnclosureTask:
 
     def _residuals(
         self, x: Tensor, y: Tensor, samples: Tensor, labels: Tensor
-    ) -> tuple[Pair, Pair, Tensor]:
+    ) -> tuple[DoubleDouble, DoubleDouble, Tensor]:
         """Samples, z, and what z may be off by."""
         if not self.doubled:
             z = samples @ self.w - labels
             return pair(samples), pair(z), slip_of(samples, self.w, labels)
         low, label_low = self.encoding.lows(x, y)
-        rows = Pair(samples, low)
-        found = sub(dot(rows, pair(self.w.expand_as(samples))), Pair(labels, label_low))
+        rows = DoubleDouble(samples, low)
+        found = sub(dot(rows, pair(self.w.expand_as(samples))), DoubleDouble(labels, label_low))
         return rows, found, 8 * SUMMED * (samples.abs() @ self.w.abs() + labels.abs())
 
-    def _moved(self, f: Tensor, bend: Tensor, low: Tensor, slope: Tensor) -> tuple[Pair, Tensor]:
-        """F at z + low, and what going there by a straight line may be off by."""
+    def _moved(
+        self, f: Tensor, bend: Tensor, low: Tensor, slope: Tensor
+    ) -> tuple[DoubleDouble, Tensor]:
+        """f at z + low, and what going there by a straight line may be off by."""
         if not self.doubled:
             return pair(f), torch.zeros_like(f)
         if self.derivative.affine == (1.0, 0.0):
-            return Pair(f, low), torch.zeros_like(f)
+            return DoubleDouble(f, low), torch.zeros_like(f)
         return pair(f), slope * low.abs()
 
-    def _summed(self, heights: Pair, rows: Pair) -> tuple[Pair, float]:
+    def _summed(self, heights: DoubleDouble, rows: DoubleDouble) -> tuple[DoubleDouble, float]:
         """Sum of heights times rows, and what it is off by relative to the sum of magnitudes."""
         if not self.doubled:
             total = tree_sum(heights.hi[:, None] * rows.hi)
-            return pair(total), (len(rows.hi).bit_length() + self.chunks + 6) * _UNIT
-        spread = Pair(*(part[:, None].expand_as(rows.hi).mT for part in heights))
-        return dot(spread, Pair(rows.hi.mT, rows.lo.mT)), SUMMED * (self.chunks + 8)
+            return pair(total), (len(rows.hi).bit_length() + self.chunks + 6) * UNIT
+        spread = DoubleDouble(*(part[:, None].expand_as(rows.hi).mT for part in heights))
+        return dot(spread, DoubleDouble(rows.hi.mT, rows.lo.mT)), SUMMED * (self.chunks + 8)
 
 
 def merged_sums(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
     """Of two chunks: gradients added as pairs, everything else as it is."""
-    total = add(Pair(*first[:2]), Pair(*second[:2]))
+    total = add(DoubleDouble(*first[:2]), DoubleDouble(*second[:2]))
     return [*total, *(a + b for a, b in zip(first[2:], second[2:], strict=True))]
 
 
 def gram_slip(rows: int, chunks: int) -> float:
     """c: a sum of c_i x_ij x_ik over chunks is off by c times the sum of |c_i x_ij x_ik|."""
-    return (rows + chunks + 32) * _UNIT
+    return (rows + chunks + 32) * UNIT
 
 
 def tree_sum(rows: Tensor) -> Tensor:
@@ -299,7 +305,7 @@ class _Farthest:
 
 
 @dataclass(frozen=True, eq=False)
-class _Reach:
+class _Leverage:
     """Largest ||x_i||_{H^{-1}} of a chunk."""
 
     encoding: Encoding
@@ -311,7 +317,7 @@ class _Reach:
 
 
 @dataclass(frozen=True, eq=False)
-class _Seen:
+class _DirectionShare:
     """Largest share of a direction that any sample of a chunk sees."""
 
     encoding: Encoding
@@ -342,7 +348,7 @@ class _SafeGram:
         moves = (1 + _SLACK) * self.radius * lengths_in(samples, self.whitener)
         moves = moves + slip_of(samples, self.w, labels)
         kinks = torch.tensor(self.curvature.kinks, dtype=z.dtype, device=z.device)
-        moves = moves + 4 * _UNIT * kinks.abs().max()  # which are rounded, or next to where it is
+        moves = moves + 4 * UNIT * kinks.abs().max()  # which are rounded, or next to where it is
         distance = (z[:, None] - kinks).abs().amin(1)
         weights = self.encoding.weigh(self.curvature.bend(z) * (distance > moves), y)
         gram = (samples * weights[:, None]).mT @ samples
@@ -361,11 +367,11 @@ def enclose(problem: LinearProblem, w: Tensor, facts: Curvature | None = None) -
     # Sums and penalty may cancel: they are added before anything is rounded.
     weight = problem.source.total
     penalty = mul(pair(weight * problem.ridge), pair(w))
-    total = add(Pair(high, low), penalty)
+    total = add(DoubleDouble(high, low), penalty)
     gradient = total.double() / weight
-    error = error / weight + 8 * _UNIT * (problem.ridge * w).abs()
-    error = error + (len(w) + 8) * _UNIT * gradient.abs()  # in whatever coordinates it is taken
-    slips = slips / weight + 8 * _UNIT * problem.ridge
+    error = error / weight + 8 * UNIT * (problem.ridge * w).abs()
+    error = error + (len(w) + 8) * UNIT * gradient.abs()  # in whatever coordinates it is taken
+    slips = slips / weight + 8 * UNIT * problem.ridge
     return gradient, error, gram / weight + torch.diag(problem.ridge), slips
 
 
@@ -388,7 +394,7 @@ def prove(problem: LinearProblem, w: Tensor, linear: Tensor | None = None) -> Pr
     enclosed = enclose(problem, w, facts)
     if linear is not None:
         gradient = enclosed[0] + linear
-        enclosed = (gradient, enclosed[1] + _UNIT * gradient.abs(), *enclosed[2:])
+        enclosed = (gradient, enclosed[1] + UNIT * gradient.abs(), *enclosed[2:])
     found = _by_curvature(problem, w, facts, room, enclosed)
     if room is not None or linear is not None or not facts.convex:
         return found
@@ -412,9 +418,13 @@ def _weakly(
             return replace(found, excess=nearby(problem, w, gradient, error))
         return replace(found, excess=Excess((least + returned(problem, w)) * units))
     steps = (
-        Step("penalty's", "F(found) - min F, scaled", held.excess, "nu rho + |g_b| beta"),
-        Step("whole", "F(found) less its losses' least values", least, "none is below these"),
-        Step("box", "largest distance, scaled", float(held.box.max()), "F grows as its penalty"),
+        DerivationStep("penalty's", "F(found) - min F, scaled", held.excess, "nu rho + |g_b| beta"),
+        DerivationStep(
+            "whole", "F(found) less its losses' least values", least, "none is below these"
+        ),
+        DerivationStep(
+            "box", "largest distance, scaled", float(held.box.max()), "F grows as its penalty"
+        ),
     )
     return replace(
         found,
@@ -439,15 +449,17 @@ def _by_curvature(
     if known is None:
         return unbounded(metric, "some features nearly depend on each other, but not quite")
     nu = norm_of(metric, gradient, error)
-    first = Step("nu", "norm of the gradient in the inverse Hessian", nu, "enclosed, not looked up")
+    first = DerivationStep(
+        "nu", "norm of the gradient in the inverse Hessian", nu, "enclosed, not looked up"
+    )
     if facts.quadratic:
-        last = Step("D", "nu", nu, "the objective is quadratic")
+        last = DerivationStep("D", "nu", nu, "the objective is quadratic")
         newton = None
         if apart < 1:
             newton = Newton(gradient, error, apart / (1 - apart), computed.whitener)
         return Proof.of(nu, metric, first, last, newton=newton, **vars(known))
     if facts.concordance is not None:
-        (far,) = problem.source.largest(_Reach(problem.encoding, metric.whitener))
+        (far,) = problem.source.largest(_Leverage(problem.encoding, metric.whitener))
         found = self_concordant(metric, nu, float(far), first, facts.concordance, known)
     elif facts.kinks is not None:
         found = _piecewise(problem, w, facts, metric, gradient, error, first)
@@ -508,7 +520,9 @@ def _within(problem: LinearProblem, proof: Proof, metric: Metric, room: _Room) -
         return unbounded(metric, why)
     scope = f"over all w whose residuals are within {reach}, where the loss is convex"
     why = "bounds of l'' and |l'''|/l'' by interval arithmetic"
-    step = Step("R", "range of the residuals on which l is enclosed", room.reach, why, least=True)
+    step = DerivationStep(
+        "R", "range of the residuals on which l is enclosed", room.reach, why, least=True
+    )
     return replace(proof, steps=(*proof.steps, step), scope=scope)
 
 
@@ -550,21 +564,21 @@ def _unseen(problem: LinearProblem, metric: Metric, support: Tensor | None) -> b
         directions[support] = null
     if float((ridge[:, None] * null.square()).sum()) > 0:
         return False
-    (seen,) = problem.source.largest(_Seen(problem.encoding, directions))
+    (seen,) = problem.source.largest(_DirectionShare(problem.encoding, directions))
     allowed = _clarity(metric)
     return float(seen) <= (allowed if allowed <= _UNCLEAR else _UNSEEN)
 
 
 def unbounded(metric: Metric, why: str) -> Proof:
     """Nothing is proven, and why."""
-    return Proof.of(math.inf, metric, Step("D", "not bounded", math.inf, why))
+    return Proof.of(math.inf, metric, DerivationStep("D", "not bounded", math.inf, why))
 
 
 def self_concordant(
-    metric: Metric, nu: float, far: float, first: Step, s: float = 1.0,
+    metric: Metric, nu: float, far: float, first: DerivationStep, s: float = 1.0,
     known: Dependence | None = None,
 ) -> Proof:  # fmt: skip
-    """D of a loss with |l'''| <= s l'' whose samples are ``far`` long in the inverse metric."""
+    """d of a loss with |l'''| <= s l'' whose samples are ``far`` long in the inverse metric."""
     product = s * far * (1 + _SLACK)
     if not product * nu < 1:
         return unbounded(
@@ -575,15 +589,17 @@ def self_concordant(
         distance,
         metric,
         first,
-        Step("s R", "third derivative times the longest sample", product, "|l'''| <= s l''"),
-        Step("D", "-ln(1 - s R nu)/(s R)", distance, "l'' falls by e^{-s |dz|} at most"),
+        DerivationStep(
+            "s R", "third derivative times the longest sample", product, "|l'''| <= s l''"
+        ),
+        DerivationStep("D", "-ln(1 - s R nu)/(s R)", distance, "l'' falls by e^{-s |dz|} at most"),
         **vars(known or Dependence()),
     )
 
 
 def _piecewise(
     problem: LinearProblem, w: Tensor, facts: Curvature, metric: Metric, gradient: Tensor,
-    error: Tensor, first: Step,
+    error: Tensor, first: DerivationStep,
 ) -> Proof:  # fmt: skip
     if not metric.whole:
         return unbounded(metric, "the samples before a kink do not determine the answer")
@@ -593,7 +609,7 @@ def _piecewise(
         task = _SafeGram(problem.encoding, w, facts, metric.whitener, radius, chunks)
         gram, slips = problem.source.reduce(task)
         safe = metric_of(gram / weight + torch.diag(problem.ridge), rows)
-        below = lower(safe, slips / weight + 8 * _UNIT * problem.ridge)
+        below = lower(safe, slips / weight + 8 * UNIT * problem.ridge)
         if below is None or not below.whole:
             break
         distance = norm_of(below, gradient, error)
@@ -601,7 +617,9 @@ def _piecewise(
         stretch = spectral_norm(metric.factor.mT @ below.whitener)
         if distance * stretch * (1 + _SLACK) <= radius:
             why = "samples that cannot reach a kink within D"
-            return Proof.of(distance, below, first, Step("D", "nu of those", distance, why))
+            return Proof.of(
+                distance, below, first, DerivationStep("D", "nu of those", distance, why)
+            )
         radius *= 2
     return unbounded(metric, "too many samples are too near a kink")
 
@@ -613,7 +631,7 @@ def _by_penalty(
         return unbounded(metric, "nothing is known of this loss's curvature")
     penalty = metric_of(torch.diag(problem.ridge), 1)
     distance = norm_of(penalty, gradient, error)
-    step = Step("D", "gradient in the penalty's metric", distance, "the loss is convex")
+    step = DerivationStep("D", "gradient in the penalty's metric", distance, "the loss is convex")
     if facts.bounds is not None and facts.bounds[0] >= 0:
         return Proof.of(distance, penalty, step)
     assumed = ("the loss is convex", "its derivative is evaluated to 4 units in the last place")
@@ -637,7 +655,7 @@ def certificate_of(
     """A certificate for the numbers a.w, one per row of ``functionals``, as returned in float64."""
     bounds = proof.bounds(functionals)
     worst = float(bounds.max()) if len(bounds) else 0.0
-    stored = 4 * _UNIT * float(values.abs().max()) if len(values) else 0.0
+    stored = 4 * UNIT * float(values.abs().max()) if len(values) else 0.0
     described: dict[str, float | str] = {
         "data": data_of(source), **(domain or {})
     }  # fmt: skip

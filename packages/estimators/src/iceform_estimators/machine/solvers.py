@@ -118,7 +118,7 @@ class _Stall:
 
 
 @dataclass(frozen=True, eq=False)
-class Stand:
+class Iterate:
     """Where a loop stands: w = T u, and the slope there, of samples that were written as T'x.
 
     In coordinates in which the Hessian is the identity a Newton step is a gradient step of length
@@ -136,7 +136,7 @@ class Stand:
     def at(
         cls, problem: LinearProblem, w: Tensor, metric: Metric, linear: Tensor, *,
         trial: bool = False,
-    ) -> Stand:  # fmt: skip
+    ) -> Iterate:  # fmt: skip
         """At w, in the coordinates of a metric: one pass."""
         what = "coordinates of the samples in a pass, by eigenvectors of their Gram matrix"
         problem.machine.ledger.note("host", what)
@@ -147,7 +147,7 @@ class Stand:
     @classmethod
     def _passed(
         cls, problem: LinearProblem, within: Coordinates, u: Tensor, linear: Tensor, trial: bool
-    ) -> Stand:
+    ) -> Iterate:
         slope = problem.slope(u, within, trial=trial) + within.turned.mT @ linear
         return cls(problem, within, u, slope, linear)
 
@@ -177,15 +177,15 @@ class Stand:
         return self.within.back(self.within.along(self.slope))
 
     def moved(self) -> Tensor:
-        """W after a gradient step."""
+        """w after a gradient step."""
         return self.within.back(self.u - self.within.along(self.slope))
 
-    def stepped(self, share: float = 1.0, *, trial: bool = False) -> Stand:
+    def stepped(self, share: float = 1.0, *, trial: bool = False) -> Iterate:
         """After that share of a gradient step, in the same coordinates: one pass."""
         u = self.u - share * self.within.along(self.slope)
         return self._passed(self.problem, self.within, u, self.linear, trial)
 
-    def anew(self, w: Tensor, metric: Metric, *, trial: bool = False) -> Stand:
+    def anew(self, w: Tensor, metric: Metric, *, trial: bool = False) -> Iterate:
         """At another point, in coordinates of its own: one pass."""
         return self.at(self.problem, w, metric, self.linear, trial=trial)
 
@@ -209,10 +209,10 @@ def _whitened(
     return Solution(stand.w, stand.length, history, converged=False)
 
 
-def begin(problem: LinearProblem, w: Tensor, linear: Tensor) -> tuple[Stand, Metric, int]:
+def begin(problem: LinearProblem, w: Tensor, linear: Tensor) -> tuple[Iterate, Metric, int]:
     """The first pass; the metric that lengths are told in, and steps to take beyond the last."""
     own, first, more = _metrics(problem, w)
-    return Stand.at(problem, w, own, linear), first, more
+    return Iterate.at(problem, w, own, linear), first, more
 
 
 def whitened_at(problem: LinearProblem, w: Tensor) -> Coordinates:
@@ -233,7 +233,7 @@ def _metrics(problem: LinearProblem, w: Tensor) -> tuple[Metric, Metric, int]:
     return found, found, _MORE
 
 
-def advance(stand: Stand, first: Metric) -> Stand:
+def advance(stand: Iterate, first: Metric) -> Iterate:
     """A Newton step if it is no leap and brings the gradient down, else a safe one.
 
     What is tried is a pass in the coordinates of the point it lands on, if all of the step is, and
@@ -257,7 +257,7 @@ def advance(stand: Stand, first: Metric) -> Stand:
     return replace(stand.anew(w, _metric_at(problem, w, first)), share=share)
 
 
-def _safe(stand: Stand, first: Metric, leaps: bool) -> Stand:
+def _safe(stand: Iterate, first: Metric, leaps: bool) -> Iterate:
     """Part of a Newton step, or to the least point of a quadratic above F."""
     problem = stand.problem
     known = problem.curvature.majorizer is not None
@@ -273,7 +273,7 @@ def _safe(stand: Stand, first: Metric, leaps: bool) -> Stand:
     return stand.anew(w, _metric_at(problem, w, first))
 
 
-def _landed(stand: Stand, first: Metric) -> Stand | None:
+def _landed(stand: Iterate, first: Metric) -> Iterate | None:
     """After a Newton step; None where the curvature overflows there."""
     w = stand.moved()
     matrix = stand.problem.hessian(w)
@@ -294,7 +294,7 @@ def _metric_at(
     return metric_of(matrix + torch.diag(missing), problem.source.rows)
 
 
-def _share(stand: Stand, first: Metric) -> float | None:
+def _share(stand: Iterate, first: Metric) -> float | None:
     """Of a step that is too long, one that leads near the least F; None where F does not fall.
 
     F is convex, so that its slope along a step only grows: what is looked for is where it is 0,
@@ -322,7 +322,7 @@ def _share(stand: Stand, first: Metric) -> float | None:
     return low[0] or None
 
 
-def _damped(stand: Stand, first: Metric, halvings: int) -> Stand | None:
+def _damped(stand: Iterate, first: Metric, halvings: int) -> Iterate | None:
     """As much of a Newton step as brings the gradient down; None where none of the tried does.
 
     Along it ||g||^2 falls at the rate 2 ||g||^2 in any fixed metric, so some share of it does.

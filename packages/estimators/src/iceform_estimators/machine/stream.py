@@ -1,6 +1,6 @@
-"""Stream: one frozen look-up layer that data of any length streams through.
+"""Machine: one frozen look-up layer that data of any length streams through.
 
-It is the layer of :mod:`iceform.attention.lookups`, with everything that describes a task in the
+It is the layer of :mod:`iceform.heads.lookups`, with everything that describes a task in the
 prompt: the frozen matrices only say where in a token key, query, value and position are, and hold
 the margin. A chunk of data is as many prompts as its samples fill; the readout adds their answers.
 
@@ -14,19 +14,22 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar
+from typing import Any, Self
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from iceform.arithmetic import at_most, exponent_of, times_power
-from iceform.attention import Average, FrozenNetwork, Layout, LookUps, Prompt
-from iceform.attention.lookups import LARGEST_LOGIT, baked
-from iceform.backends import Ablated, Backend, bind, resolve
-from iceform.certificates import Attestation, Result, Witness
-from iceform.constructions import Plan
-from iceform.constructions.residual import plan_look_ups
+from iceform.arithmetic.doubled import Doubled
+from iceform.certificates import (
+    Attestation,
+    Certificate,
+    DerivationStep,
+    Ledger,
+    RecordingBackend,
+    Result,
+)
 from iceform.errors import (
     BoundError,
     IceformError,
@@ -35,10 +38,25 @@ from iceform.errors import (
     ProgramError,
     ShapeError,
 )
-from iceform.functions import Loss, ScalarFunction
-from iceform.interpolation import Interpolant, raised
-from iceform.validation import check_capacity, check_dtype, check_eps, check_size, plain_tensor
-from iceform_estimators.machine.machine import Machine, Program, Run
+from iceform.expressions import Loss, ScalarFunction
+from iceform.heads import FrozenNetwork, LookUpLayout, LookUps, Prompt, SoftmaxAverage
+from iceform.heads.inspection import Trace, trace_network
+from iceform.heads.lookups import LARGEST_LOGIT, baked
+from iceform.paper import Plan
+from iceform.paper.residual import plan_look_ups
+from iceform.pretrained import Pretrained
+from iceform.run import AblatedBackend, Backend, bind, resolve
+from iceform.tables import Interpolant, raised
+from iceform.validation import (
+    check_capacity,
+    check_choice,
+    check_dtype,
+    check_eps,
+    check_size,
+    guard,
+    plain_tensor,
+)
+from iceform_estimators.machine.program import MachineProgram
 from iceform_estimators.machine.sources import ArraySource, Source
 
 _WIDEST = 2.0**40  # residuals beyond this are a sign of divergence, not of data
@@ -49,7 +67,7 @@ _ORDINARY = 2.0**60  # values up to this, and from its inverse, are averaged as 
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class ScalarTable:
     """A scalar function, tabulated as wide as it is needed.
 
     Parameters
@@ -67,7 +85,7 @@ class Table:
     function: ScalarFunction
     tokens: int | None
     bend: tuple[float, float] | None = None
-    raised: tuple[Table, float] | None = None
+    raised: tuple[ScalarTable, float] | None = None
 
     def on(self, reach: float) -> Interpolant:
         """The table on [-R, R], R being the least power of two that covers ``reach``."""
@@ -80,7 +98,7 @@ class Table:
 
 
 @lru_cache(maxsize=256)
-def _tabulate(table: Table, reach: float) -> Interpolant:
+def _tabulate(table: ScalarTable, reach: float) -> Interpolant:
     f = table.function
     if table.tokens is None:
         return Interpolant.identity(-reach, reach)
@@ -92,11 +110,11 @@ def _tabulate(table: Table, reach: float) -> Interpolant:
     return Interpolant.fit(f, -reach, reach, tokens=table.tokens)
 
 
-IDENTITY = Table(ScalarFunction(lambda z: z, "identity", affine=(1.0, 0.0)), None)
+IDENTITY = ScalarTable(ScalarFunction(lambda z: z, "identity", affine=(1.0, 0.0)), None)
 
 
-def read_line(machine: Running | Stream, z: Tensor) -> Tensor:
-    """Z itself, however large, read from the frozen machine's table of a line.
+def read_line(machine: MachineRun | Machine, z: Tensor) -> Tensor:
+    """Look z up in the table of the identity, scaled so that z of any size is on the grid.
 
     A line through 0 may be read in any unit: powers of two leave the digits as they are.
     """
@@ -113,54 +131,76 @@ def read_line(machine: Running | Stream, z: Tensor) -> Tensor:
 
 
 # clip(z, -1, 1): Huber's derivative, and what a soft threshold takes away from z.
-CLIP = Table(ScalarFunction(lambda z: z.clamp(-1, 1), "clip", (-1.0, 1.0)), 129)
+CLIP = ScalarTable(ScalarFunction(lambda z: z.clamp(-1, 1), "clip", (-1.0, 1.0)), 129)
 # Its square, whose mean says how large residuals are.
-CLIP_SQUARED = Table(
+CLIP_SQUARED = ScalarTable(
     ScalarFunction(lambda z: z.clamp(-1, 1).square(), "clip squared", (-1.0, 1.0)), 129
 )
 
 
 @lru_cache(maxsize=64)
-def table_of(loss: Loss | Callable[[Tensor], Tensor], tokens: int) -> Table:
+def table_of(loss: Loss | Callable[[Tensor], Tensor], tokens: int) -> ScalarTable:
     """The table of a loss's derivative, or of a function."""
     if isinstance(loss, Loss):
         derivative = loss.derivative
         wanted = None if derivative.affine == (1.0, 0.0) else tokens
         below = None if loss.raised is None else (table_of(loss.raised[0], tokens), loss.raised[1])
-        return Table(derivative, wanted, loss.curvature.corner, below)
-    return Table(ScalarFunction(loss, getattr(loss, "__name__", "f")), tokens)
+        return ScalarTable(derivative, wanted, loss.curvature.corner, below)
+    return ScalarTable(ScalarFunction(loss, getattr(loss, "__name__", "f")), tokens)
 
 
 _SAMPLES, _TOKENS = 8, 129  # by default: samples of a prompt, and grid tokens of each
+# Where calls come in from outside, whatever modes are on there.
+_BORDER = ("__init__", "average", "look_up", "prompt", "run", "specialize", "start", "trace")
 
 
-class Stream(Machine):
-    """One frozen look-up layer for a class of data: its weights depend on sizes alone.
+class Machine(Pretrained, kept_as="Machine"):
+    """One frozen look-up layer, many programs: its weights depend on sizes alone.
 
-    ``samples * tokens`` is how many samples an average can see.
+    Tables are in the prompt, and data of any length are many prompts. ``samples * tokens`` is how
+    many samples an average can see.
+
+    Parameters
+    ----------
+    dim
+        Most features of a sample, the constant one of an intercept included.
+    samples, tokens
+        Samples of a prompt, and look-up tokens of each.
+    eps
+        What a look-up may be off by; a table that does not hold it is refused. None accepts what
+        comes out.
+    layout
+        "stream", the one there is. (A whole head in the prompt is a
+        :class:`iceform.paper.library.PromptLibrary`.)
+    dtype, backend
+        As for a construction.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from iceform_estimators import Machine, algorithms
+    >>> x = torch.tensor([[0.0], [1.0], [2.0]], dtype=torch.float64)
+    >>> result = Machine(dim=2).run(algorithms.LinearRegression(), x, 2 * x[:, 0] + 1)
+    >>> print(f"{float(result.coef[0]):.6f}", result.certificate.error < 1e-9)
+    2.000000 True
     """
-
-    layout: ClassVar[str] = "stream"
 
     def __init__(
         self,
         dim: int = 8,
-        samples: int | None = None,
+        samples: int = _SAMPLES,
         eps: float | None = None,
         *,
         layout: str = "stream",
-        tokens: int | None = None,
-        programs: object = None,
+        tokens: int = _TOKENS,
         dtype: torch.dtype = torch.float64,
         backend: str = "auto",
     ) -> None:
+        _check_layout(layout)
         self.dim = check_size("dim", dim)
-        self.samples = check_size("samples", _SAMPLES if samples is None else samples)
-        self.tokens = check_size("tokens", _TOKENS if tokens is None else tokens)
+        self.samples, self.tokens = check_size("samples", samples), check_size("tokens", tokens)
         self.eps, self.dtype = check_eps(eps), check_dtype(dtype)
         self.backend = resolve(backend)
-        if programs is not None:
-            raise ProgramError("a stream is sized by dim, samples and tokens, not by programs")
 
     @property
     def _sizes(self) -> dict[str, Any]:
@@ -170,8 +210,11 @@ class Stream(Machine):
             "dtype": self.dtype, "backend": self.backend,
         }  # fmt: skip
 
+    def __repr__(self) -> str:
+        return f"Machine({', '.join(f'{name}={value!r}' for name, value in self._sizes.items())})"
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream) and self._sizes == other._sizes
+        return isinstance(other, Machine) and self._sizes == other._sizes
 
     def __hash__(self) -> int:
         return hash(tuple(self._sizes.values()))
@@ -180,19 +223,45 @@ class Stream(Machine):
         """Sizes are all there is: another process builds the same weights."""
         return _rebuilt, (self._sizes,)
 
-    def _taken(self, program: Program, x: Any, y: Tensor | None) -> tuple[Source, None]:
-        return _source(x, y), None
+    def run(self, program: MachineProgram, x: Tensor | Source, y: Tensor | None = None) -> Result:
+        """Run a program on data; the answer comes with its certificate, attestation and ledger.
 
-    def _run(self, program: Program, x: Any, y: Tensor | None) -> Result:
-        return program.stream(self.start(), x)
+        Parameters
+        ----------
+        program
+            One of ``iceform_estimators.algorithms``.
+        x, y
+            Samples (samples, dim) and labels (samples,), or a :class:`Source` of both. They may be
+            long and are not copied: what reads them again later (``without_attention()``) is
+            refused where they have changed, and what a result needs to answer is copied. No
+            gradient flows back to them.
+        """
+        _check_program(program)
+        source = _source(x, y)
+        result = program.verifiable(program.stream(self.start(), source), source)
+        return replace(result, _ablated=_WithoutLookUps(self, program, source))
 
-    def _ablated(self, program: Program, x: Any, y: Tensor | None) -> Result:
-        return program.stream(Running(self, attention=False), x)
+    def trace(self, program: MachineProgram, x: Tensor, y: Tensor | None = None) -> Trace:
+        """What the layer does with the program's first prompt."""
+        prompt = self.prompt(program, x, y)
+        return trace_network(
+            self.network, prompt.tokens, features=prompt.features, roles=prompt.roles
+        )
 
     @property
-    def geometry(self) -> Layout:
+    def digest(self) -> str:
+        """SHA-256 of the frozen weights."""
+        return self.network.digest
+
+    def to(self, device: str | torch.device) -> Self:
+        """Move the frozen weights to a device. Data run where they lie, whatever this says."""
+        self.network.to(device)
+        return self
+
+    @property
+    def geometry(self) -> LookUpLayout:
         """Where in a prompt everything is."""
-        return Layout(self.dim, self.samples, self.tokens)
+        return LookUpLayout(self.dim, self.samples, self.tokens)
 
     @cached_property
     def network(self) -> FrozenNetwork:
@@ -206,21 +275,21 @@ class Stream(Machine):
         """Sizes of the literal network and of one prompt."""
         return plan_look_ups(self.geometry, self.samples, self.tokens, self.dtype)
 
-    def prompt(self, program: Program, x: Tensor, y: Tensor | None = None) -> Prompt:
+    def prompt(self, program: MachineProgram, x: Tensor, y: Tensor | None = None) -> Prompt:
         """The tokens of the program's first prompt, as the frozen network reads them."""
-        self.check_runs(program)
+        _check_program(program)
         asked = program.opening(self.start(), _source(x, y))
         return Prompt(next(asked.chunks())[0], self.geometry.raw, self.geometry.roles)
 
     def specialize(
-        self, program: Program, x: Tensor | None = None, y: Tensor | None = None
+        self, program: MachineProgram, x: Tensor | None = None, y: Tensor | None = None
     ) -> FrozenNetwork:
         """Bake the prompt's table into weights.
 
         The module reads the program's data alone, a token (x, y, w) per sample, and returns the
         rows that the machine returns for its first prompt: the table is in its lift.
         """
-        self.check_runs(program)
+        _check_program(program)
         if x is None:
             raise ProgramError(
                 "a stream's first table depends on the data: specialize(program, X, y)"
@@ -236,16 +305,23 @@ class Stream(Machine):
         return baked(asked, self.dtype)
 
     def describe(self) -> dict[str, Any]:
+        """What the machine is built from, JSON-ready."""
         dtype = str(self.dtype).removeprefix("torch.")
-        return {**self._sizes, "layout": self.layout, "dtype": dtype, "digest": self.digest}
+        return {**self._sizes, "layout": "stream", "dtype": dtype, "digest": self.digest}
+
+    def card(self) -> tuple[str, dict[str, str]]:
+        """For people."""
+        return "One frozen softmax-attention layer that runs every program by prompt alone.", {}
 
     def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Sizes, and the weights that they imply."""
         return {"machine": self.describe()}, dict(self.network.state_dict())
 
     @classmethod
-    def unpack(cls, content: dict[str, Any], tensors: dict[str, Tensor], **_: Any) -> Stream:
+    def unpack(cls, content: dict[str, Any], tensors: dict[str, Tensor], **_: Any) -> Machine:
         """The machine that :meth:`describe` says, refused where its weights are others."""
         saved = content["machine"]
+        _check_layout(saved.get("layout", "stream"))
         try:
             sizes = {k: saved[k] for k in ("dim", "samples", "eps", "tokens", "backend")}
             machine = cls(**sizes, dtype=getattr(torch, saved["dtype"]))
@@ -259,9 +335,9 @@ class Stream(Machine):
             raise IntegrityError("the folder holds weights that are not this machine's")
         return machine
 
-    def start(self) -> Running:
+    def start(self) -> MachineRun:
         """The machine in a run: its weights are checked now."""
-        return Running(self)
+        return MachineRun(self)
 
     def look_up(self, table: Interpolant, z: Tensor) -> Tensor:
         """A(z) for every entry, in a run of its own."""
@@ -315,6 +391,38 @@ class Stream(Machine):
         return -(-rows // self.samples)
 
 
+guard(Machine, _BORDER)
+
+
+def _check_layout(layout: str) -> None:
+    if layout == "rows":
+        raise ProgramError(
+            "the machine in rows is iceform.paper.library.PromptLibrary: whole heads in the prompt "
+            "of one two-layer network; leave layout out here"
+        )
+    check_choice("layout", layout, ("stream",))
+
+
+def _check_program(program: Any) -> None:
+    if not isinstance(program, MachineProgram):
+        raise ProgramError(f"not a program: {program!r}; see iceform_estimators.algorithms")
+
+
+@dataclass(frozen=True, eq=False)
+class _WithoutLookUps:
+    """The same run with attention taken out, on data that are noticed when they change."""
+
+    machine: Machine
+    program: MachineProgram
+    source: Source
+
+    def __call__(self) -> Tensor:
+        answer: Tensor = self.program.stream(
+            MachineRun(self.machine, attention=False), self.source
+        ).value
+        return answer
+
+
 @lru_cache(maxsize=512)
 def _largest_logit(table: Interpolant) -> float:
     reach = max(table.high - table.grid.center, table.grid.center - table.low)
@@ -335,12 +443,15 @@ def _source(x: Tensor | Source, y: Tensor | None) -> Source:
     return source
 
 
-def _rebuilt(sizes: dict[str, Any]) -> Stream:
-    return Stream(**sizes)
+def _rebuilt(sizes: dict[str, Any]) -> Machine:
+    return Machine(**sizes)
 
 
-class Running(Run):
-    """A stream in a run: its backend under watch, and the ledger of what was done where.
+_AGAIN = 1 << 20  # numbers up to which an algorithm is done again in pairs of float64
+
+
+class MachineRun:
+    """A machine in a run: its backend under watch, and the ledger of what was done where.
 
     In another process it is the same machine in a run of its own, which nobody watches.
 
@@ -352,18 +463,16 @@ class Running(Run):
         False takes it out: look-ups return what is looked up.
     """
 
-    machine: Stream
-
-    def __init__(self, machine: Stream, *, attention: bool = True) -> None:
-        super().__init__(machine)
+    def __init__(self, machine: Machine, *, attention: bool = True) -> None:
+        self.machine, self.ledger = machine, Ledger()
         self.witness: Backend = (
-            Witness(bind(machine.network, machine.backend), self.ledger)
+            RecordingBackend(bind(machine.network, machine.backend), self.ledger)
             if attention
-            else Ablated(machine.network)
+            else AblatedBackend(machine.network)
         )
 
-    def __reduce__(self) -> tuple[object, tuple[Stream, bool]]:
-        return _elsewhere, (self.machine, isinstance(self.witness, Witness))
+    def __reduce__(self) -> tuple[object, tuple[Machine, bool]]:
+        return _elsewhere, (self.machine, isinstance(self.witness, RecordingBackend))
 
     @property
     def dim(self) -> int:
@@ -380,9 +489,56 @@ class Running(Run):
         """SHA-256 of the weights that run."""
         return self.witness.digest or ""
 
+    @property
+    def backend(self) -> str:
+        """How the network is evaluated."""
+        return self.machine.backend
+
+    def check_dim(self, dim: int) -> None:
+        """Refuse data with more features than the machine has."""
+        self.machine.check_dim(dim)
+
+    def compared(
+        self, found: Tensor, again: Callable[[], Doubled], numbers: int, before: Certificate
+    ) -> Certificate:
+        """What the answer is off by from the algorithm done again; ``before`` if that is blurred.
+
+        ``before`` holds for whatever the network may return; ``again`` encloses the exact answer on
+        the data as they are, in pairs of float64, of which it takes about ``numbers``.
+        """
+        if numbers > _AGAIN:
+            return before
+        self.ledger.note("host", "the proof: the exact algorithm again, in pairs of float64")
+        gap, off = (float(part.max()) for part in again().apart(found))
+        if not off < math.inf or before.error < off:
+            return before
+        return Certificate.total(
+            {"distance from the exact answer": gap, "rounding of that": off},
+            domain={**before.domain, "data": "as given"},
+            dtype=before.dtype,
+            backend=before.backend,
+            derivation=(
+                DerivationStep(
+                    "before", "certified before the run", before.error, "whatever the data"
+                ),
+                DerivationStep(
+                    "gap", "largest |computed - exact|", gap, "exact: enclosed after the run"
+                ),
+                DerivationStep("off", "what that may be off by", off, "pairs of float64, 98 bits"),
+            ),
+        )
+
+    def result(
+        self, answer: Tensor | Callable[[], Tensor], certificate: Certificate, passes: int,
+        **rest: Any,
+    ) -> Result:  # fmt: skip
+        """An answer with this run's name to it."""
+        certificate = replace(certificate, backend=self.backend)
+        return Result(answer, certificate, self.attest(), self.ledger, passes, **rest)
+
     def attest(self) -> Attestation:
         """Which weights ran, and what running rows again literally shows."""
-        if isinstance(self.witness, Witness):
+        if isinstance(self.witness, RecordingBackend):
             return self.witness.attest()
         return Attestation.none("attention was taken out")
 
@@ -407,7 +563,7 @@ class Running(Run):
     def kernel(
         self, x: Tensor, values: Tensor, points: Tensor, gamma: float, ties: float = 0.0,
         seen: Bool[Tensor, "q n"] | None = None,
-    ) -> Average:  # fmt: skip
+    ) -> SoftmaxAverage:  # fmt: skip
         """The prompts that answer a point with the values' average, by e^{-gamma ||q - x_j||^2}.
 
         Of equally near samples the earlier one is preferred by the factor e^{ties}. ``seen`` hides
@@ -429,10 +585,10 @@ class Running(Run):
     def asked(
         self, keys: Tensor, biases: Tensor, values: Tensor, points: Tensor,
         seen: Tensor | None = None,
-    ) -> Average:  # fmt: skip
+    ) -> SoftmaxAverage:  # fmt: skip
         """The prompts that answer a point with the values' average, by e^{q.key_j + bias_j}."""
         keys, biases, values, points = (self._cast(t) for t in (keys, biases, values, points))
-        return Average(self.machine.geometry, keys, biases, values, points, seen)
+        return SoftmaxAverage(self.machine.geometry, keys, biases, values, points, seen)
 
     def _cast(self, t: Tensor) -> Tensor:
         """As the machine's dtype holds it."""
@@ -478,5 +634,5 @@ class Running(Run):
 
 
 @lru_cache(maxsize=16)
-def _elsewhere(machine: Stream, attention: bool) -> Running:
-    return Running(machine, attention=attention)
+def _elsewhere(machine: Machine, attention: bool) -> MachineRun:
+    return MachineRun(machine, attention=attention)

@@ -29,10 +29,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from iceform.arithmetic.double_double import SUMMED, Pair, dot, pair
+from iceform.arithmetic import UNIT
+from iceform.arithmetic.double_double import SUMMED, DoubleDouble, dot, pair
 from iceform_estimators.machine.problem import Encoding, LinearProblem, Metric, metric_of, slip_of
 
-_UNIT = torch.finfo(torch.float64).eps / 2
 _TURNS = 3  # each shows about seven more digits of a singular value, and there are sixteen
 _WHITE = 0.25  # the least eigenvalue of a Gram matrix that counts as white
 _CLEAR = 4.0  # times the noise: an eigenvalue that is known to be there
@@ -71,11 +71,11 @@ class WhitenedTask:
         """T'x_i, and what it may be off by."""
         most = samples.abs() @ self.turned.abs()
         if not self.doubled:
-            return samples @ self.turned, (samples.shape[1] + 4) * _UNIT * most
-        rows = Pair(samples, self.encoding.lows(x, y)[0])
+            return samples @ self.turned, (samples.shape[1] + 4) * UNIT * most
+        rows = DoubleDouble(samples, self.encoding.lows(x, y)[0])
         columns = [dot(rows, pair(column.expand_as(samples))) for column in self.turned.mT]
         seen = torch.stack([column.double() for column in columns], 1)
-        return seen, _UNIT * seen.abs() + 8 * SUMMED * most
+        return seen, UNIT * seen.abs() + 8 * SUMMED * most
 
 
 @dataclass(frozen=True)
@@ -151,8 +151,8 @@ class _Sweep:
         gram, length, off, lost = (part / source.total for part in source.reduce(task))
         penalty = (self.problem.ridge[self.kept, None] * turned).mT @ turned
         a, b = float(length), float(off)
-        summed = (rows + source.count + 32) * _UNIT * a
-        rest = 16 * len(self.w) * _UNIT * float(penalty.diagonal().sum())
+        summed = (rows + source.count + 32) * UNIT * a
+        rest = 16 * len(self.w) * UNIT * float(penalty.diagonal().sum())
         noise = 2 * math.sqrt(a * b) + b + summed + rest + 2 * float(lost)
         return gram + penalty, 1.01 * noise
 
@@ -166,14 +166,14 @@ class _Sweep:
         What is computed of a sample is off by a share of ``_BLUR`` at most.
         """
         p = len(turned)
-        cap = _BLUR / (_CLOSEST if self._doubled else (p + 4) * _UNIT * math.sqrt(p))
+        cap = _BLUR / (_CLOSEST if self._doubled else (p + 4) * UNIT * math.sqrt(p))
         least = (turned.norm(dim=0) / cap).square().clamp(min=noise)
         return turned / torch.maximum(values, least).sqrt()
 
     def floor(self, values: Tensor) -> float:
         """Eigenvalues of a sum of products up to this are rounding."""
         width = len(values) + math.sqrt(self.problem.source.rows)
-        return 8 * width * _UNIT * float(values[-1].clamp(min=math.ulp(0.0)))
+        return 8 * width * UNIT * float(values[-1].clamp(min=math.ulp(0.0)))
 
     def between(self, metric: Metric) -> tuple[float, float]:
         """H is between these multiples of the metric, in the directions that it knows."""

@@ -2,24 +2,24 @@
 
 import { el } from './dom.js';
 import { short } from './model.js';
-import { settingOf } from './state.js';
+import { settingOf, TOKENS } from './state.js';
 
 const METHODS = { gradient: 'gradient descent', momentum: 'momentum', newton: 'Newton (whitened)' };
 const REGIMES = { spectral: 'spectral', hard: "hard (the paper's)" };
+const FORMULAS = ['sqrt(z^2 + 0.01)', 'log(cosh(4*z))/4', 'softplus(z) - z/2', 'z^2/2'];
+const themselves = (all) => Object.fromEntries(all.map((one) => [one, String(one)]));
 const whole = (low, high) => ({ low, high, step: 1 });
 // A slider over powers of ten; a lowest value of 0 is its left end.
 const powers = (low, high, zero = false) => ({ low, high, step: 0.05, log: true, zero });
 
 export const FIELDS = {
   degree: { title: 'Degree of the features', ...whole(1, 7) },
-  formula: { title: 'Loss of the residual z', text: true,
-    hint: 'for example z^2/2, log(cosh(4*z))/4, sqrt(z^2 + 0.01), softplus(z) − z/2' },
+  formula: { title: 'Loss of the residual z', choices: themselves(FORMULAS) },
   method: { title: 'Kind of step', choices: METHODS },
   rate: { title: 'Learning rate, in units of 1/L', ...powers(-2, 0.6) },
   passes: { title: 'Steps', ...whole(1, 200) },
   regime: { title: 'Regime', choices: REGIMES },
-  tokens: { title: 'Grid tokens', ...whole(4, 129), auto: { at: 4, stored: 0, name: 'as many as ε needs' } },
-  eps: { title: 'ε, certified error of the look-up', ...powers(-14, -0.3) },
+  tokens: { title: 'Grid tokens', choices: themselves(TOKENS), number: true },
   sharpness: { title: 'Sharpness c', ...powers(-1.7, 1.8), auto: { at: -1.7, stored: 0, name: 'by rule' } },
 };
 
@@ -36,7 +36,7 @@ export function ownControl(slider, values, change) {
   const { name, title, low, high, whole: counted, powers: byPowers, zero, choices } = slider;
   if (choices) {
     const offered = Object.fromEntries(choices.map((value) => [value, short(value)]));
-    return control(name, { [name]: String(settingOf(slider, values)) }, (key, value) => change(key, Number(value)), false, { title, choices: offered });
+    return control(name, { [name]: settingOf(slider, values) }, change, false, { title, choices: offered, number: true });
   }
   const range = byPowers ? powers(Math.log10(low), Math.log10(high), zero)
     : { low, high, step: counted ? 1 : rounded((high - low) / STEPS) };
@@ -68,15 +68,9 @@ export function control(name, state, change, disabled = false, field = FIELDS[na
   const id = `set-${name}`;
   const label = el('label', { for: id }, field.title);
   if (field.choices) {
-    const options = Object.entries(field.choices).map(([value, title]) => el('option', { value, selected: state[name] === value }, title));
+    const options = Object.entries(field.choices).map(([value, title]) => el('option', { value, selected: String(state[name]) === value }, title));
     return el('div', { className: 'field' }, label,
-      el('select', { id, disabled, onchange: (event) => change(name, event.target.value) }, ...options));
-  }
-  if (field.text) {
-    return el('div', { className: 'field' }, label,
-      el('input', { id, type: 'text', value: state[name], maxLength: 200, spellcheck: false, autocomplete: 'off',
-        'aria-describedby': `${id}-hint`, oninput: (event) => change(name, event.target.value) }),
-      el('p', { id: `${id}-hint`, className: 'quiet' }, field.hint));
+      el('select', { id, disabled, onchange: ({ target }) => change(name, field.number ? Number(target.value) : target.value) }, ...options));
   }
   const output = el('output', { for: id }, spoken(field, state[name]));
   const slider = el('input', {

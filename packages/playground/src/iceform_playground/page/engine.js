@@ -1,26 +1,27 @@
-// The engine of a page that stands alone: the frozen network runs here, and nothing is asked of a
-// server. What was found beforehand (tables with their proven errors, a literal run of the computer)
-// is read from files; proofs of answers, which need the whole library, are left to `iceform play`.
+// The engine: the frozen network runs in this page. What takes the library to compute (tables with
+// their proven errors, a literal run of the computer) is read from files.
 
 import { largest } from './algebra.js';
+import { tableOn } from './descents.js';
 import { LOSSES } from './losses.js';
-import { file, Machine, unpackedJson } from './machine.js';
+import { Machine } from './machine.js';
 import { average, bySteps, components, huber, perceptron, setting } from './models.js';
 import { averages, lookUps } from './prompts.js';
 import { opening, sharpestFor } from './reads.js';
+import { json, unpackedJson } from './runtime.js';
 import { FROZEN_MARGIN, HARD } from './state.js';
 import { Trouble } from './trouble.js';
-import { tableOn } from './descents.js';
 
 const MESH = 401;
 const FLOOR = 1e-40;
-const ELSEWHERE = 'run the playground on your machine with: iceform play';
+const RATES = 4; // errors against tokens are those of z in [-4, 4]
 
 const page = { machine: null, stored: null, offer: null, programs: new Map() };
+const pending = new Map(); // questions by name: a newer one takes the place of an older one
 
 /** What the page offers. */
 export async function catalogue() {
-  page.offer ??= await file('catalogue.json').then((reply) => reply.json());
+  page.offer ??= await json('catalogue.json');
   return page.offer;
 }
 
@@ -31,12 +32,22 @@ export async function awake(waiting) {
   [page.machine, page.stored] = await Promise.all([Machine.load(), unpackedJson('stored.json.gz')]);
 }
 
-/** The answer to a question. */
-export async function answer(name, question, signal) {
-  return ANSWERS[name](question, signal);
+/** The answer to a question; null where a newer one has taken this one's place. */
+export async function ask(name, question) {
+  pending.get(name)?.abort();
+  const mine = new AbortController();
+  pending.set(name, mine);
+  try {
+    return await ANSWERS[name](question, mine.signal);
+  } catch (error) {
+    if (error.name === 'AbortError') return null;
+    throw error;
+  } finally {
+    if (pending.get(name) === mine) pending.delete(name);
+  }
 }
 
-const ANSWERS = { fit, inside, lookup: lookedUp, rates, program, cycle };
+const ANSWERS = { fit, inside, lookup: lookedUp, rates };
 
 const refuse = (message, where = null) => new Trouble({ kind: 'refused', message, where });
 
@@ -47,39 +58,20 @@ const labelled = (entry, loss) => loss ?? (entry.name === 'perceptron' ? { kind:
 
 const entryOf = (name) => page.offer.algorithms.find((entry) => entry.name === name);
 
-/** What is stored of the loss that a question names. */
+/** What is stored of the loss that a question names; null where it looks none up. */
 function lossOf({ algorithm, formula, options }) {
-  const typed = formula.replaceAll(' ', '').replaceAll('−', '-');
+  const fits = ({ loss, parameters }) => (algorithm === 'custom' ? loss === formula
+    : Object.entries(parameters).every(([key, value]) => !(key in options) || options[key] === value));
   const own = page.stored.losses.filter((one) => one.algorithm === algorithm);
-  if (algorithm === 'custom') {
-    const found = own.find((one) => one.loss.replaceAll(' ', '') === typed);
-    if (!found) throw refuse(`This page holds tables of ${own.map((one) => one.loss).join(', ')}; for any other formula ${ELSEWHERE}`, 'model.formula');
-    return found;
-  }
-  const found = own.find((one) => Object.entries(one.parameters).every(([key, value]) => !(key in options) || options[key] === value));
-  if (own.length && !found) {
-    const key = Object.keys(own[0].parameters).find((one) => one in options);
-    throw refuse(`This page holds tables of ${key} = ${own.map((one) => one.parameters[key]).join(', ')}; for any other ${ELSEWHERE}`, `model.options.${key}`);
-  }
-  return found ?? null;
+  return own.find(fits) ?? own[0] ?? null;
 }
 
 /** Tables by their reach, as a look-up asks for them. */
 function tablesOf(stored, { regime, tokens, sharpness, moved }) {
   const wide = Object.keys(Object.values(stored.tables)[0]).map(Number);
-  let found = null;
-  if (regime === 'hard') {
-    if (tokens === null) throw refuse(`How many tokens ε needs is found by the library: choose a number of them, or ${ELSEWHERE}`, 'lookup.tokens');
-    found = Object.fromEntries(wide.map((reach) => [reach, hardTable(stored, reach, tokens, sharpness ?? HARD)]));
-  } else {
-    const held = Object.keys(stored.tables);
-    found = stored.tables.any ?? stored.tables[tokens];
-    if (!found || sharpness !== null) {
-      throw refuse(`This page holds spectral tables of ${held.join(' and ')} grid tokens, their sharpness by rule; for others ${ELSEWHERE}`,
-        sharpness !== null ? 'lookup.sharpness' : 'lookup.tokens');
-    }
-  }
-  return moved ? Object.fromEntries(Object.entries(found).map(([reach, table]) => [reach, withMoved(table, moved)])) : found;
+  const chosen = regime === 'hard' ? Object.fromEntries(wide.map((reach) => [reach, hardTable(stored, reach, tokens, sharpness ?? HARD)]))
+    : stored.tables.any ?? stored.tables[tokens];
+  return moved ? Object.fromEntries(Object.entries(chosen).map(([reach, table]) => [reach, withMoved(table, moved)])) : chosen;
 }
 
 /** A table with one value moved by hand: its error grows by as much. */
@@ -90,14 +82,14 @@ function withMoved(table, { token, by }) {
   return { ...table, values, error: (table.error + Math.abs(by)) * (1 + Number.EPSILON) };
 }
 
-/** The paper's regime: v_k = f(L_k). Its error is proven elsewhere. */
+/** The paper's regime: v_k = f(L_k). Its error is not proven here. */
 function hardTable({ loss, parameters }, reach, tokens, sharpness) {
   const cells = tokens - 1, spacing = (2 * reach) / cells, beta = sharpness / spacing ** 2;
   const nodes = Array.from({ length: tokens }, (_, k) => (k - 0.5 * cells) * spacing);
   return {
     regime: 'hard', tokens, sharpness, low: -reach, high: reach, center: 0, error: null, nodes,
     slopes: nodes.map((at) => 2 * beta * at), biases: nodes.map((at) => -beta * at * at),
-    values: nodes.map(LOSSES[loss](parameters).slope), assumptions: [],
+    values: nodes.map(LOSSES[loss](parameters).slope),
   };
 }
 
@@ -113,7 +105,7 @@ async function fit(question, signal) {
   const prompts = entry.linear || entry.task === 'shape' ? Math.ceil(x.length / machine.layout.samples) : machine.ran - before;
   return {
     machine: { ...page.offer.machine, digest }, frames: [], curve: null, plane: null, axes: null, note: null, table: null, ...found,
-    prompts, certificate: unproven(found.table ?? null), attestation: attested(digest, machine.ran - before), ledger: ledger(entry, running.method),
+    prompts, attestation: attested(digest, machine.ran - before), ledger: ledger(entry, running.method),
   };
 }
 
@@ -123,14 +115,6 @@ async function run(entry, loss, given, stored, lookup) {
   if (entry.name === 'perceptron') return perceptron(given);
   if (entry.task === 'shape') return components({ ...given, tables: stored.identity });
   return average(given);
-}
-
-function unproven(table) {
-  const look = table && table.error !== null ? { 'error of a look-up': table.error } : {};
-  return {
-    error: null, kind: 'proven', terms: look, domain: { tables: 'proven when this site was built' }, assumptions: [],
-    derivation: [{ symbol: 'D', formula: 'distance to the exact answer', value: null, why: `its proof needs the whole library: ${ELSEWHERE}` }],
-  };
 }
 
 const attested = (digest, prompts) => `${prompts} prompts went through machine.onnx, run by onnxruntime-web in float64, in this page.\n`
@@ -148,8 +132,7 @@ function ledger(entry, method) {
 // ---------------------------------------------------------------------------------- looking inside
 
 async function inside(question, signal) {
-  const { model, lookup, first, network, frame } = question, { layout } = page.machine;
-  if (network !== 'stream') throw refuse(`This page holds the machine that ran; to look into others ${ELSEWHERE}`);
+  const { model, lookup, first, frame } = question, { layout } = page.machine;
   const entry = entryOf(model.algorithm), loss = lossOf(model), { x, y } = setting(question, entry, labelled(entry, loss));
   if (!entry.descends && (entry.linear || entry.task === 'shape')) {
     throw refuse(`${entry.title} has no prompt to show here; choose an algorithm that looks a loss up or averages samples`);
@@ -166,9 +149,9 @@ async function inside(question, signal) {
   const leaks = shares.map((row, i) => (entry.descends ? row.reduce((sum, share, b) => sum + (b === i ? 0 : share), 0) : null));
   const tokens = seen.kept.map((k) => [...seen.written.tokens.subarray(k * layout.features, (k + 1) * layout.features)]);
   return {
-    digest: await machine.digest(), literal: null,
+    digest: await machine.digest(),
     prompt: { roles: pick(seen.roles), features: layout.names(), values: tokens, hidden: layout.count - seen.kept.length },
-    attention: { layers: [['read the prompt’s table']], layer: 0, head: 0, queries: seen.queries, keys: pick(seen.roles), weights: asked.map(pick) },
+    attention: { queries: seen.queries, keys: pick(seen.roles), weights: asked.map(pick) },
     margins: { queries: seen.queries, gaps: asked.map(() => null), leaks, between: entry.descends ? 'blocks' : 'keys', margin, mass, blocks: seen.blocks },
   };
 }
@@ -210,34 +193,21 @@ function lookedUp({ loss, lookup, reach }) {
   if (!stored) throw refuse('This algorithm looks no loss up: it averages samples, or counts mistakes');
   const { slope } = LOSSES[stored.loss](stored.parameters);
   const z = Array.from({ length: MESH }, (_, i) => -reach + (2 * reach * i) / (MESH - 1));
-  const spectral = tablesOf(stored, { ...lookup, regime: 'spectral', sharpness: lookup.regime === 'spectral' ? lookup.sharpness : null })[reach] ?? null;
-  const tokens = lookup.tokens ?? spectral?.tokens ?? 129;
-  const hard = hardTable(stored, reach, Math.min(tokens, 129), (lookup.regime === 'hard' ? lookup.sharpness : null) ?? HARD);
-  return { name: stored.name, z, exact: z.map(slope), spectral, hard, note: null };
+  const spectral = tablesOf(stored, { ...lookup, regime: 'spectral' })[reach];
+  const hard = hardTable(stored, reach, lookup.tokens, lookup.sharpness ?? HARD);
+  return { name: stored.name, z, exact: z.map(slope), spectral, hard };
 }
 
-function rates({ loss, reach }) {
+function rates({ loss }) {
   const stored = lossOf(loss);
   if (!stored) throw refuse('This algorithm looks no loss up: it averages samples, or counts mistakes');
-  const found = page.stored.rates[stored.key];
-  if (!found || reach !== 4) throw refuse(`This page holds these errors for z in [−4, 4] and the losses of its catalogue; for others ${ELSEWHERE}`);
-  return found;
+  return { ...page.stored.rates[stored.key], reach: RATES };
 }
 
 // ---------------------------------------------------------------------------------- the computer
 
-async function held(name) {
+/** A stored literal run of a program: {answer, cycles}. */
+export async function programRun(name) {
   if (!page.programs.has(name)) page.programs.set(name, await unpackedJson(`program-${name}.json.gz`));
   return page.programs.get(name);
-}
-
-async function program({ program: name, settings }) {
-  const { answer: found } = await held(name);
-  const same = Object.entries(settings).every(([key, value]) => found.parameters.some((one) => one.name === key && one.value === value));
-  if (!same) throw refuse(`This page steps through one stored literal run of each program; to run it with other settings ${ELSEWHERE}`);
-  return found;
-}
-
-async function cycle({ program: name, cycle: at }) {
-  return (await held(name)).cycles[at];
 }

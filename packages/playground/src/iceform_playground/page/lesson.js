@@ -1,4 +1,4 @@
-// The guided lesson: ten steps, each a state of the page with words to it, each with a link.
+// The guided lesson: eleven steps, each a state of the page with words to it, each with a link.
 // A step that is about what is inside has its panel above the board.
 
 import { byId, el } from './dom.js';
@@ -26,16 +26,19 @@ export const LESSON = [
       + 'The digest at the top is a SHA-256 of the weights that ran, computed after every run, and it never changes.'] },
   { title: 'Move one value of the table', state: { algorithm: 'absolute', preset: 'wave', degree: 3, panel: 'lookup', tokens: 33, movedToken: 16, movedBy: 1 },
     says: () => ['The mechanism is known, so interventions can be predicted. One value of the table, the one that residuals around 0 read, was moved up by 1: '
-      + 'the machine now finds another curve than the same steps without it. Set the shift to 0, and the two agree again.'] },
-  { title: 'Break the margin', inside: true, state: { algorithm: 'ridge', panel: 'margin', network: 'stream', margin: 1 },
+      + 'the machine now finds another curve than the same steps without it. Set “Moved by hand by”, in the panel below, to nothing, and the two agree again.'] },
+  { title: 'Break the margin', inside: true, state: { algorithm: 'ridge', panel: 'margin', margin: 1 },
     says: () => ['Points share a prompt, and a margin M in the weights keeps a query in its own block. Here it was lowered from 2⁵⁰ to 2: attention leaks into the blocks of other points. '
       + 'Raise it until nothing does. A lower margin is another network, and its digest says so.'] },
-  { title: 'A computer', inside: true, state: { panel: 'program', program: 'least_squares', parameters: { steps: 3 }, cycle: 4 },
+  { title: 'A computer', inside: true, state: { panel: 'program', program: 'least_squares', cycle: 4 },
     says: () => ['Look-ups compose into one instruction, F(a + b) − G(a − b), and that is a computer: program, memory and data are tokens, and one frozen block, applied again and again, '
       + 'executes them. Press Step: the instruction moves on, and what it wrote is marked.'] },
   { title: 'A stock GPT-2', inside: true, state: { panel: 'stock' },
     says: () => ['The same as a checkpoint that anybody can load: ', code('AutoModel.from_pretrained'), ' with no code of ours. Twelve layers of a GPT-2 are twelve steps of least squares, '
       + 'and the distance from the exact algorithm is proven before anything runs.'] },
+  { title: 'A GPT-2 that runs what you type', inside: true, state: { panel: 'text' },
+    says: () => ['The whole computer as a language model: the prompt is a program in plain text, and greedy decoding writes its run. Press Run, and click a token to see where its heads looked. '
+      + 'Then change a number, or choose another example: another prompt, another algorithm, the same weights.'] },
 ];
 
 export const GLOSSARY = [

@@ -1,4 +1,4 @@
-// Derivatives of the losses without the machine, and how they bend: as iceform.functions.losses.
+// Derivatives of the losses without the machine, and how they bend: as iceform.expressions.losses.
 
 const sigmoid = (u) => (u >= 0 ? 1 / (1 + Math.exp(-u)) : Math.exp(u) / (1 + Math.exp(u)));
 const sechSquared = (u) => 4 * sigmoid(2 * u) * sigmoid(-2 * u);

@@ -1,68 +1,18 @@
 // The frozen layer in this page: an ONNX file, run by onnxruntime-web in float64.
 
 import { averages, Layout, lookUps } from './prompts.js';
+import { breath, digestOf, file, json, runtime, unpacked } from './runtime.js';
 import { FROZEN_MARGIN } from './state.js';
-import { Trouble } from './trouble.js';
 
 const AT_ONCE = 48; // prompts of one run
 const FROZEN = 2 ** FROZEN_MARGIN;
-const RUNTIME = ['ort.js', 'ort-wasm.js', 'ort.wasm.gz']; // onnxruntime-web
-
-const here = (name) => new URL(name, import.meta.url).href;
-
-/** A file of the site; where it cannot be had, one sentence that says what to do. */
-export async function file(name) {
-  let reply = null;
-  try {
-    reply = await fetch(here(name));
-  } catch { /* said below */ }
-  if (!reply?.ok) {
-    const why = reply ? `the host answers ${reply.status}` : 'it was blocked, or the host does not answer';
-    throw new Trouble({ kind: 'unreachable', message:
-      `${name} could not be loaded (${why}): reload the page and let it load its own files, or run the playground on your machine with: iceform play` });
-  }
-  return reply;
-}
-
-/** Bytes of a file that is stored compressed; some hosts have it unpacked on the way. */
-export async function unpacked(name) {
-  const bytes = new Uint8Array(await (await file(name)).arrayBuffer());
-  if (bytes[0] !== 0x1f || bytes[1] !== 0x8b) return bytes;
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('gzip'));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
-}
-
-/** JSON of a file that is stored compressed. */
-export const unpackedJson = async (name) => JSON.parse(new TextDecoder().decode(await unpacked(name)));
-
-function checkBrowser() {
-  const missing = typeof WebAssembly !== 'object' ? 'WebAssembly' : typeof DecompressionStream !== 'function' ? 'DecompressionStream'
-    : typeof crypto?.subtle !== 'object' ? 'WebCrypto (which needs https or localhost)' : null;
-  if (missing) {
-    throw new Trouble({ kind: 'unreachable', message:
-      `This browser has no ${missing}: open the page in a current one with WebAssembly allowed, or run the playground on your machine with: iceform play` });
-  }
-}
-
-async function runtime() {
-  const [script, , binary] = RUNTIME;
-  await file(script); // says what to do where an import would only fail
-  const ort = await import(here(script));
-  Object.assign(ort.env.wasm, { numThreads: 1, wasmBinary: (await unpacked(binary)).buffer, wasmPaths: { mjs: here(RUNTIME[1]) } });
-  return ort;
-}
-
-const hex = (bytes) => [...new Uint8Array(bytes)].map((byte) => byte.toString(16).padStart(2, '0')).join('');
-
 /** The frozen network: weights, their digest, and a session that multiplies them. */
 export class Machine {
   static async load() {
-    checkBrowser();
     const [ort, about, graph, weights] = await Promise.all([
-      runtime(), file('machine.json').then((r) => r.json()), file('machine.onnx').then((r) => r.arrayBuffer()),
-      file('machine.weights').then((r) => r.arrayBuffer()),
+      runtime(), json('machine.json'), file('machine.onnx').then((r) => r.arrayBuffer()), unpacked('machine.weights.gz'),
     ]);
-    return Machine.of(ort, about, graph, weights);
+    return Machine.of(ort, about, graph, weights.buffer);
   }
 
   /** A network of these weights. */
@@ -86,11 +36,7 @@ export class Machine {
   }
 
   /** SHA-256 of the weights that the session was given, with their names, dtypes and shapes. */
-  async digest() {
-    const text = new TextEncoder();
-    const parts = this.about.digested.map((part) => (typeof part === 'string' ? text.encode(part) : this.weights.subarray(part[0], part[0] + part[1])));
-    return hex(await crypto.subtle.digest('SHA-256', await new Blob(parts).arrayBuffer()));
-  }
+  digest() { return digestOf(this.about.digested, this.weights); }
 
   /** Every prompt through the frozen layer; what `wanted` names, one array for each run. */
   async run({ tokens, prompts }, signal = null, wanted = 'output') {
@@ -151,9 +97,6 @@ export class Machine {
     return found;
   }
 }
-
-/** Lets the page draw between two runs. */
-const breath = () => new Promise((resolve) => { setTimeout(resolve, 0); });
 
 function concatenated(parts) {
   const all = new Float64Array(parts.reduce((sum, part) => sum + part.length, 0));

@@ -1,14 +1,15 @@
 // The page: state in, picture out.
 
-import { ask, awake, catalogue, standsAlone, Trouble } from './api.js';
 import { Board } from './board.js';
 import { control, ownControl } from './controls.js';
 import { byId, debounced, described, el } from './dom.js';
+import { ask, awake, catalogue } from './engine.js';
 import { drawGlossary, drawLesson, LESSON } from './lesson.js';
-import { atMost, bounded, featureNames, linear, short } from './model.js';
-import { PANELS, provenOf } from './panels.js';
+import { bounded, featureNames, linear, short } from './model.js';
+import { PANELS } from './panels.js';
 import { parsePoints, PRESETS } from './presets.js';
 import { DEFAULTS, fitQuestion, fromLink, toLink } from './state.js';
+import { Trouble } from './trouble.js';
 
 const BUSY = 150; // milliseconds without an answer before the page says so
 const QUIET = 120; // milliseconds without a change before the machine is asked
@@ -16,13 +17,10 @@ const FRAME_TIME = 90; // of a step that is played
 const CURVE = 201;
 const TASKS = { curve: 'Curves: y from x', classes: 'Classes: the group from x and y', shape: 'Shape' };
 const RUNNING = ['method', 'rate', 'passes'];
-const LOOKUP = ['regime', 'tokens', 'eps', 'sharpness'];
+const LOOKUP = ['regime', 'tokens', 'sharpness'];
 
-// A page that stands alone runs the network, and leaves proofs of answers to the library.
-const UNPROVEN = standsAlone ? 'run iceform play' : 'no bound yet';
-const ABOUT = standsAlone
-  ? 'This page needs no server: the frozen network is an ONNX file that runs in your browser, in float64, and its digest is computed here. Tables and their errors were proven when the site was built. Proofs of answers, formulas of your own, Newton steps on large data and other settings of the computer need the library: pip install "iceform-playground", then iceform play.'
-  : 'Gradients and look-ups are attention with the frozen weights above; what the host adds, and how errors are proven, is in the panel Certificate. The interface is open, at /openapi.json. Points stay in this page and in its link; the server keeps nothing.';
+const ABOUT = 'Everything runs in your browser. Two frozen networks are ONNX files: the look-up layer behind the board, in float64, and the text GPT-2, in float32. '
+  + 'Digests are computed here, of the bytes that ran. Tables and their errors were proven when the page was built; proofs of answers, and losses and programs of your own, are what the library adds.';
 
 const page = { state: null, answer: null, entry: null, frame: 0, runs: 0, digest: null, tool: '0', timer: 0, offer: null };
 let board = null;
@@ -33,13 +31,12 @@ function restore() {
   const found = fromLink(location.hash.slice(1));
   found.lesson = LESSON[found.lesson - 1] ? found.lesson : 0;
   const base = baseOf(found.lesson);
-  const [values, parameters] = [{ ...base.values, ...found.values }, { ...base.parameters, ...found.parameters }];
-  page.state = { ...DEFAULTS, sliders: [], ...base, ...found, values, parameters };
+  page.state = { ...DEFAULTS, sliders: [], ...base, ...found, values: { ...base.values, ...found.values } };
   if (!Object.hasOwn(PRESETS, page.state.preset) && !found.points) page.state.preset = DEFAULTS.preset;
   if (!found.points) page.state.points = PRESETS[page.state.preset].points();
   if (!page.offer.algorithms.some((entry) => entry.name === page.state.algorithm)) page.state.algorithm = DEFAULTS.algorithm;
   if (!Object.hasOwn(PANELS, page.state.panel)) page.state.panel = DEFAULTS.panel;
-  if (!page.offer.programs.some(({ name }) => name === page.state.program)) Object.assign(page.state, { program: DEFAULTS.program, parameters: {} });
+  if (!page.offer.programs.some(({ name }) => name === page.state.program)) page.state.program = DEFAULTS.program;
 }
 
 /** What a step of the lesson sets. */
@@ -85,8 +82,6 @@ async function fit() {
   try {
     const answer = await ask('fit', fitQuestion(page.state));
     if (!answer) return;
-    const last = answer.frames.at(-1); // the answer itself, which has a proof of its own
-    if (last && answer.certificate.error !== null) Object.assign(last, { certified: answer.certificate.error, kind: answer.certificate.kind });
     page.answer = answer;
     page.took = performance.now() - asked;
     complain(answer.note);
@@ -117,7 +112,7 @@ function counted(digest) {
   byId('digest').dataset.digest = digest;
   byId('unchanged').textContent = same
     ? `the same after ${page.runs} run${page.runs === 1 ? '' : 's'}`
-    : 'CHANGED: the server was restarted with other weights';
+    : 'CHANGED';
 }
 
 function showFrames() {
@@ -152,18 +147,16 @@ const sampled = (f) => Array.from({ length: CURVE }, (_, i) => f(-1 + (2 * i) / 
 
 function drawFacts(at) {
   const { answer, state, entry, took } = page;
-  const [error, kind] = at ? [at.certified, at.kind] : [answer.certificate.error, answer.certificate.kind];
   const facts = [
-    [`error of a ${provenOf(answer)}`, bounded(error, kind, UNPROVEN)],
     ['passes', at ? at.passes : answer.passes],
     ['prompts a pass', answer.prompts],
     ['answered in', `${Math.round(took)} ms`],
   ];
-  if (at?.exact) facts.splice(1, 0, ['drift from exact', short(at.gap)]);
-  if (answer.table) facts.splice(1, 0, ['look-up', `${answer.table.tokens} tokens${answer.table.error === null ? '' : `, ${bounded(answer.table.error, answer.table.kind)}`}`]);
+  if (at?.exact) facts.unshift(['drift from exact', short(at.gap)]);
+  if (answer.table) facts.unshift(['look-up', `${answer.table.tokens} tokens${answer.table.error === null ? '' : `, ${bounded(answer.table.error, answer.table.kind)}`}`]);
   if (at) facts.push(['coefficients', coefficients(at, entry, state)]);
   described(byId('facts'), facts);
-  say(`${entry.title} on ${state.points.length} points: ${error === null ? (standsAlone ? 'iceform play proves its error' : 'no error is proven yet') : `error ${kind} to be at most ${atMost(error)}`}.`);
+  say(`${entry.title} on ${state.points.length} points${at?.exact ? `: ${short(at.gap)} from the same steps without the machine` : ''}.`);
 }
 
 function coefficients(at, entry, state) {
@@ -196,12 +189,8 @@ function complain(text, field = null) {
   field.closest('.field').append(alert);
 }
 
-/** The field that an error is about: named by it, or the formula where one was typed. */
-function fieldOf({ where, kind }) {
-  const name = (where ?? '').split('.').at(-1);
-  const typed = page.entry?.typed && ['refused', 'invalid'].includes(kind) && !name;
-  return byId(`set-${name}`) ?? (typed ? byId('set-formula') : null);
-}
+/** The field that an error is about. */
+const fieldOf = ({ where }) => byId(`set-${(where ?? '').split('.').at(-1)}`);
 
 function report(error) {
   if (!(error instanceof Trouble)) throw error;
@@ -240,7 +229,7 @@ function dim() {
   const loop = entry.descends, sparse = ['lasso', 'elastic-net'].includes(entry.name);
   const active = {
     method: loop, rate: loop && (state.method !== 'newton' || sparse), passes: loop || entry.name === 'perceptron',
-    regime: loop, tokens: loop, eps: loop && !state.tokens, sharpness: loop,
+    regime: loop, tokens: loop, sharpness: loop && state.regime === 'hard',
   };
   for (const [name, on] of Object.entries(active)) {
     const input = byId(`set-${name}`);
@@ -392,7 +381,7 @@ async function readFile(event) {
 
 function listen() {
   byId('algorithm').addEventListener('change', (event) => {
-    Object.assign(page.state, { algorithm: event.target.value, layer: 0, head: 0 });
+    page.state.algorithm = event.target.value;
     complain(null);
     drawControls();
     change({});
@@ -447,7 +436,6 @@ async function start() {
   restore();
   drawGlossary();
   byId('about').textContent = ABOUT;
-  if (standsAlone) byId('about').append(' ', el('a', { href: '../index.html' }, 'Documentation'));
   byId('preset').value = page.state.preset;
   board = new Board({
     points: () => page.state.points, change: (points) => setPoints(points), tool: () => page.tool, setTool,

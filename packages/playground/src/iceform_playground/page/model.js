@@ -9,7 +9,7 @@ function legendre(x, degree) {
   return values;
 }
 
-/** Pairs of degrees (in x, in y) of the features, in the server's order. */
+/** Pairs of degrees (in x, in y) of the features, in the library's order. */
 function degrees(task, degree) {
   if (task === 'curve') return Array.from({ length: degree }, (_, j) => [j + 1, 0]);
   const pairs = [];

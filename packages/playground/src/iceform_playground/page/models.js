@@ -16,7 +16,7 @@ export const PLANE = 21; // places along either axis of the plane: a read is a p
 const frame = (passes, { coef, intercept }, beside = null, best = null) => {
   const here = [...coef, intercept];
   return {
-    passes, coef, intercept, exact: beside, certified: null, kind: 'proven',
+    passes, coef, intercept, exact: beside,
     gap: beside && largest(minus(here, beside)), distance: best && largest(minus(here, best)),
   };
 };

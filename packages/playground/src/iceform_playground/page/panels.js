@@ -1,23 +1,15 @@
 // The panels: what happened inside.
 
-import { ask, standsAlone } from './api.js';
-import { proof } from './certificate.js';
 import { el } from './dom.js';
-import { atMost, lookUp, short, weights } from './model.js';
+import { ask } from './engine.js';
+import { atMost, bounded, lookUp, short, weights } from './model.js';
 import { colours, diverging, plot, rising } from './plots.js';
 import { drawProgram } from './program.js';
 import { drawStock } from './stock.js';
 import { FROZEN_MARGIN, HARD, insideQuestion, lookupQuestion } from './state.js';
+import { drawText } from './text.js';
 
-const NETWORKS = {
-  stream: 'the machine that ran: one layer',
-  two_layers: 'the two-layer machine, a whole head in its prompt',
-};
-
-const READS = {
-  stream: 'A look-up reads the few grid tokens around its z and nothing of the other points; an average reads the points around.',
-  two_layers: 'In layer 0 every head looks one number of the target head’s keys, queries or values up; layer 1 then attends as that head would.',
-};
+const READS = 'A look-up reads the few grid tokens around its z and nothing of the other points; an average reads the points around.';
 
 /**
  * Every panel: a title, how to draw it, and whether it can be drawn without an answer.
@@ -28,18 +20,16 @@ export const PANELS = {
   prompt: { title: 'Prompt', draw: drawPrompt },
   attention: { title: 'Attention', draw: drawAttention },
   lookup: { title: 'Look-up', draw: drawLookup, own: true },
-  margin: { title: 'Margin and leak', draw: drawMargin },
-  rate: { title: 'Error against tokens', draw: drawRate, own: true },
-  certificate: { title: 'Certificate', draw: drawCertificate },
-  program: { title: 'Step through a program', draw: drawProgram, own: true },
-  stock: { title: 'A stock GPT-2', draw: drawStock, own: true },
+  margin: { title: 'Margin', draw: drawMargin },
+  rate: { title: 'Error by tokens', draw: drawRate, own: true },
+  ran: { title: 'What ran', draw: drawRan },
+  program: { title: 'Computer', draw: drawProgram, own: true },
+  stock: { title: 'Stock GPT-2', draw: drawStock, own: true },
+  text: { title: 'Text GPT-2', draw: drawText, own: true },
 };
 
 /** Of frames or curves, each with a kind: "proven" where all are. */
 const weakest = (all) => all.find(({ kind }) => kind !== 'proven')?.kind ?? 'proven';
-
-/** What an answer's certificate speaks of. */
-export const provenOf = ({ frames, axes }) => (frames.length ? 'coefficient' : axes ? 'direction' : 'value');
 
 const about = (text) => el('p', { className: 'quiet' }, text);
 const canvas = (label, low = false) => el('div', { className: low ? 'plot low' : 'plot', role: 'img', 'aria-label': label });
@@ -47,34 +37,24 @@ const canvas = (label, low = false) => el('div', { className: low ? 'plot low' :
 // ------------------------------------------------------------------------------------ error by step
 
 async function drawPasses(node, { answer, frame }) {
-  const frames = answer.frames;
+  const { frames } = answer;
   if (frames.length < 2 || frames.every((f) => f.distance === null && f.gap === null)) {
-    node.replaceChildren(about('This algorithm has no steps whose error could be followed: it reads '
-      + 'its answer off in one go, or counts mistakes. The panel Certificate has what is proven.'));
+    node.replaceChildren(about('This algorithm has no steps whose error could be followed: it reads its answer off in one go, or counts mistakes.'));
     return;
   }
-  const kind = weakest(frames);
-  const box = canvas(`Distance to the exact optimum by step: measured, and ${kind}`);
+  const box = canvas('Distance to the exact optimum, and drift from exact steps, by step');
   const last = frames.at(-1);
   node.replaceChildren(
-    about(`How far the coefficients are from the exact optimum${standsAlone ? '' : `, and how far they are ${kind} to be at most`}; `
-      + 'and how far emulated steps have drifted from the same steps without the machine. The '
-      + `last step is ${short(last.distance)} away${last.certified === null ? (standsAlone ? '' : ', proven to no bound yet') : `, ${last.kind} at most ${atMost(last.certified)}`}; `
-      + `the drift is ${short(last.gap)}.`),
+    about('How far the coefficients are from the exact optimum, and how far emulated steps have drifted from the same steps without the machine. '
+      + `${last.distance === null ? '' : `The last step is ${short(last.distance)} away; `}the drift is ${short(last.gap)}.`),
     box,
   );
-  const { accent, exact, second, quiet } = colours();
-  const x = frames.map((_, i) => i);
+  const { accent, exact, quiet } = colours();
   const line = (name, key, colour, dash) => ({
-    name, x, y: frames.map((f) => positive(f[key])), mode: 'lines', line: { color: colour, dash, width: 2.5 },
-    customdata: frames.map((f) => (key === 'certified' ? atMost : short)(f[key])),
-    hovertemplate: `step %{x}: %{customdata}<extra>${name}</extra>`,
+    name, x: frames.map((_, i) => i), y: frames.map((f) => positive(f[key])), mode: 'lines', line: { color: colour, dash, width: 2.5 },
+    customdata: frames.map((f) => short(f[key])), hovertemplate: `step %{x}: %{customdata}<extra>${name}</extra>`,
   });
-  await plot(box, [
-    ...(frames.some((f) => f.certified !== null) ? [line(`${kind} at most`, 'certified', second, 'dash')] : []),
-    line('measured distance', 'distance', accent, 'solid'),
-    line('drift from exact steps', 'gap', exact, 'dot'),
-  ], {
+  await plot(box, [line('measured distance', 'distance', accent, 'solid'), line('drift from exact steps', 'gap', exact, 'dot')], {
     xaxis: { title: { text: 'step' } }, yaxis: { type: 'log', title: { text: 'error of a coefficient' } },
     shapes: [{ type: 'line', x0: frame, x1: frame, yref: 'paper', y0: 0, y1: 1, line: { color: quiet, width: 1 } }],
   });
@@ -84,18 +64,13 @@ const positive = (value) => (value === null || value <= 0 ? null : value);
 
 // ------------------------------------------------------------------- prompt, attention and margin
 
-function pickers({ state, set, entry }, extra = []) {
-  const networks = entry.descends && !standsAlone ? Object.keys(NETWORKS) : ['stream'];
-  const network = el('select', { id: 'pick-network', onchange: (e) => set({ network: e.target.value, layer: 0, head: 0 }) },
-    ...networks.map((name) => el('option', { value: name, selected: state.network === name }, NETWORKS[name])));
+function pickers({ state, set, entry }) {
   const most = Math.max(0, state.points.length - 4);
   const first = el('input', { id: 'pick-first', type: 'range', min: 0, max: most, step: 1, value: Math.min(state.first, most),
     onchange: (e) => set({ first: Number(e.target.value) }) });
   return el('div', { className: 'pickers' },
-    el('div', { className: 'field' }, el('label', { for: 'pick-network' }, 'Network'), network),
     el('div', { className: 'field' }, el('label', { for: 'pick-first' }, 'First point in the prompt'), el('output', { for: 'pick-first' }, state.first), first),
-    ...(entry.descends && state.network === 'stream' ? [marginPicker(state, set)] : []),
-    ...extra);
+    ...(entry.descends ? [marginPicker(state, set)] : []));
 }
 
 /** The margin between blocks: another one is another network. */
@@ -104,14 +79,10 @@ function marginPicker({ margin }, set) {
     el('input', { id: 'pick-margin', type: 'range', min: 0, max: FROZEN_MARGIN, step: 0.5, value: margin, onchange: (e) => set({ margin: Number(e.target.value) }) }));
 }
 
-async function looked(node, page) {
-  const { state, frame } = page;
-  const network = page.entry.descends ? state.network : 'stream';
-  return ask('inside', insideQuestion({ ...state, network }, frame));
-}
+const looked = ({ state, frame }) => ask('inside', insideQuestion(state, frame));
 
 async function drawPrompt(node, page) {
-  const seen = await looked(node, page);
+  const seen = await looked(page);
   if (!seen) return;
   const { roles, features, values, hidden } = seen.prompt;
   const box = canvas(`Prompt of ${roles.length} tokens by ${features.length} features`);
@@ -119,8 +90,7 @@ async function drawPrompt(node, page) {
     pickers(page),
     about(`What the network reads: ${roles.length} tokens of ${features.length} features for up to four points`
       + `${hidden ? `, and ${hidden} tokens that no query sees, left out` : ''}. Every column is coloured `
-      + `relative to its largest entry. ${seen.literal === null ? 'The literal matrices ran.' : `The literal matrices and the fast path differ by ${short(seen.literal)}.`} `
-      + `Digest of this network’s weights: ${seen.digest.slice(0, 12)}…`),
+      + `relative to its largest entry. Digest of this network’s weights: ${seen.digest.slice(0, 12)}…`),
     box,
   );
   const largest = features.map((_, j) => Math.max(...values.map((row) => Math.abs(row[j]))) || 1);
@@ -148,21 +118,11 @@ function featureTicks(features) {
 }
 
 async function drawAttention(node, page) {
-  const seen = await looked(node, page);
+  const seen = await looked(page);
   if (!seen) return;
-  const { layers, layer, head, queries, keys, weights: mass } = seen.attention;
-  const choose = (id, title, names, chosen, change) => el('div', { className: 'field' }, el('label', { for: id }, title),
-    el('select', { id, onchange: (e) => change(Number(e.target.value)) },
-      ...names.map((name, i) => el('option', { value: i, selected: i === chosen }, name))));
+  const { queries, keys, weights: mass } = seen.attention;
   const box = canvas(`Attention of ${queries.length} queries over ${keys.length} keys`);
-  node.replaceChildren(
-    pickers(page, [
-      choose('pick-layer', 'Layer', layers.map((_, i) => `layer ${i}`), layer, (value) => page.set({ layer: value, head: 0 })),
-      choose('pick-head', 'Head', layers[layer], head, (value) => page.set({ head: value })),
-    ]),
-    about(`Rows are queries, columns keys; a row adds up to one. ${READS[page.state.network] ?? READS.stream}`),
-    box,
-  );
+  node.replaceChildren(pickers(page), about(`Rows are queries, columns keys; a row adds up to one. ${READS}`), box);
   await plot(box, [{
     type: 'heatmap', z: mass, colorscale: rising(), colorbar: { title: { text: 'weight' }, thickness: 12 },
     text: mass.map((row, i) => row.map((v, j) => `${queries[i]}<br>reads ${keys[j]}<br>${short(v)}`)),
@@ -186,7 +146,7 @@ function marginWords({ between, margin, leaks }, digest) {
 }
 
 async function drawMargin(node, page) {
-  const seen = await looked(node, page);
+  const seen = await looked(page);
   if (!seen) return;
   const { queries, mass, blocks } = seen.margins;
   const where = canvas('Attention of each query on each block, as powers of ten', true);
@@ -206,7 +166,7 @@ async function drawLookup(node, page) {
   if (!looksUp(page.entry)) return node.replaceChildren(about(NO_LOSS));
   const found = await ask('lookup', lookupQuestion(page.state));
   if (!found) return undefined;
-  const tables = [found.spectral, found.hard].filter(Boolean);
+  const tables = [found.spectral, found.hard];
   const bars = tables.map((t) => canvas(`Attention over the grid, ${t.regime}`, true));
   const lines = canvas('The function and its look-ups', true);
   const readout = el('p', { 'aria-live': 'polite' });
@@ -222,7 +182,6 @@ async function drawLookup(node, page) {
       el('div', { className: 'field' }, el('label', { for: 'pick-reach' }, 'Range of z'), reach),
       ...(page.state.regime === 'hard' ? [sharper(page)] : []),
       ...movers(page, tables[0])),
-    ...(found.note ? [el('p', { className: 'trouble', role: 'alert' }, found.note)] : []),
     readout,
     el('div', { className: 'pair' }, ...bars),
     lines,
@@ -277,7 +236,7 @@ async function drawRate(node, page) {
   if (!found) return undefined;
   const box = canvas('Error against grid tokens');
   node.replaceChildren(
-    about(`Largest error of the look-up of ${found.name} on [−${page.state.reach}, ${page.state.reach}] by number of grid tokens. `
+    about(`Largest error of the look-up of ${found.name} on [−${found.reach}, ${found.reach}] by number of grid tokens. `
       + 'Dots are measured on 4001 points, lines are '
       + `${weakest(found.rates)}.`),
     box);
@@ -292,14 +251,12 @@ async function drawRate(node, page) {
   });
 }
 
-// --------------------------------------------------------------------------------------- certificate
+// --------------------------------------------------------------------------------------- what ran
 
-function drawCertificate(node, { answer }) {
-  const { error, kind } = answer.certificate;
+function drawRan(node, { answer: { table, attestation, ledger } }) {
   node.replaceChildren(
-    el('p', {}, error === null
-      ? (standsAlone ? 'This page proves look-ups, not answers; iceform play proves both.' : 'Nothing is proven of this answer yet; the derivation says why.')
-      : `${kind === 'proven' ? 'Proven' : `Not proven, ${kind}`}: no ${provenOf(answer)} is further than ${atMost(error)} from the exact answer’s, rounding included.`),
-    ...proof(answer),
+    el('p', {}, table && table.error !== null ? `A look-up of this run is off by at most: ${bounded(table.error, table.kind)}, rounding included.` : 'No look-up of this run has an error that is proven here.'),
+    el('pre', { className: 'scroll' }, `${attestation}\n\n${ledger}`),
+    about('What the answer is off by, proven for your data, is what the library adds: result.certificate.explain() in Python.'),
   );
 }

@@ -1,15 +1,22 @@
-// Plots by plotly.js, which the server brings along; loaded when the first one is drawn.
+// Plots by plotly.js; loaded when the first one is drawn.
+
+import { unpacked } from './runtime.js';
 
 let loading = null;
 
-function plotly() {
-  loading ??= new Promise((resolve, reject) => {
-    const script = document.createElement('script');
-    script.src = new URL('plotly.js', import.meta.url).href;
-    script.onload = () => resolve(window.Plotly);
-    script.onerror = () => reject(new Error('plotly.js could not be loaded'));
+async function load() {
+  const script = document.createElement('script');
+  script.src = URL.createObjectURL(new Blob([await unpacked('plotly.js.gz')], { type: 'text/javascript' }));
+  await new Promise((resolve, reject) => {
+    Object.assign(script, { onload: resolve, onerror: () => reject(new Error('plotly.js could not be loaded')) });
     document.head.append(script);
   });
+  URL.revokeObjectURL(script.src);
+  return window.Plotly;
+}
+
+function plotly() {
+  loading ??= load();
   return loading;
 }
 

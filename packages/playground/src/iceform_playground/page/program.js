@@ -1,11 +1,10 @@
 // The frozen computer: a program of the library, cycle by cycle.
 
-import { ask, Trouble } from './api.js';
 import { proof } from './certificate.js';
 import { described, el } from './dom.js';
+import { programRun } from './engine.js';
 import { bounded, short } from './model.js';
 import { colours, plot, rising } from './plots.js';
-import { cycleQuestion, programQuestion } from './state.js';
 
 const PACE = 350; // milliseconds of a cycle that is played
 const ALL = 'all that are asked';
@@ -18,7 +17,6 @@ const LAYERS = {
 };
 const SIDES = { '1': '+', '-1': '−', '0': '' };
 
-const last = { key: '', answer: null }; // the run that is shown, so that redrawing asks nothing
 const digests = new Map(); // program -> digest, of this visit
 let timer = 0;
 
@@ -28,25 +26,11 @@ const region = (label, className, ...children) => el('div', { className, tabInde
 
 export async function drawProgram(node, page) {
   stop();
-  const question = programQuestion(page.state), key = JSON.stringify(question);
-  const focused = document.activeElement?.id;
-  if (key !== last.key) {
-    try {
-      const answer = await ask('program', question);
-      if (!answer) return;
-      Object.assign(last, { key, answer });
-    } catch (error) {
-      if (!(error instanceof Trouble)) throw error;
-      const known = last.answer?.name === page.state.program ? last.answer.parameters : [];
-      node.replaceChildren(pickers(page, known), el('p', { className: 'trouble', role: 'alert' }, error.message));
-      refocus(focused);
-      return;
-    }
-  }
-  digests.set(last.answer.name, last.answer.digest);
-  const view = new View(node, page, last.answer);
+  const focused = document.activeElement?.id, run = await programRun(page.state.program);
+  digests.set(run.answer.name, run.answer.digest);
+  const view = new View(node, page, run);
   refocus(focused);
-  await view.show(Math.max(0, Math.min(page.state.cycle, last.answer.cycles.length)));
+  await view.show(Math.max(0, Math.min(page.state.cycle, view.count)));
 }
 
 function refocus(id) {
@@ -60,30 +44,17 @@ function stop() {
 
 // ---------------------------------------------------------------------------------- what is chosen
 
-function pickers({ state, set, offer }, parameters) {
-  const program = el('select', { id: 'pick-program', onchange: (e) => set({ program: e.target.value, parameters: {}, cycle: 1 }) },
+function picker({ state, set, offer }) {
+  const program = el('select', { id: 'pick-program', onchange: (e) => set({ program: e.target.value, cycle: 1 }) },
     ...offer.programs.map(({ name, title }) => el('option', { value: name, selected: name === state.program }, title)));
-  return el('div', { className: 'pickers' },
-    el('div', { className: 'field' }, el('label', { for: 'pick-program' }, 'Program'), program),
-    ...parameters.filter(({ low, high }) => low < high).map((one) => parameter(one, state, set)));
-}
-
-function parameter({ name, value, low, high, whole }, state, set) {
-  const id = `parameter-${name}`;
-  const change = ({ target }) => {
-    if (target.value === '' || !Number.isFinite(Number(target.value))) return;
-    set({ parameters: { ...state.parameters, [name]: Number(target.value) } });
-  };
-  return el('div', { className: 'field number' }, el('label', { for: id }, name),
-    el('input', { id, type: 'number', min: low, max: high, step: whole ? 1 : 'any', value: state.parameters[name] ?? value,
-      title: `from ${short(low)} to ${short(high)}`, onchange: change }));
+  return el('div', { className: 'pickers' }, el('div', { className: 'field' }, el('label', { for: 'pick-program' }, 'Program'), program));
 }
 
 // -------------------------------------------------------------------------------------------- view
 
 class View {
-  constructor(node, page, answer) {
-    Object.assign(this, { node, page, answer, at: 0, asking: false });
+  constructor(node, page, { answer, cycles }) {
+    Object.assign(this, { node, page, answer, seen: cycles, at: 0 });
     this.count = answer.cycles.length;
     this.now = el('p', { id: 'now', 'aria-live': 'polite' });
     this.player();
@@ -93,7 +64,7 @@ class View {
     this.address = el('div', { className: 'plot strip', role: 'img', 'aria-label': 'Address of the instruction by cycle' });
     this.cards = Object.keys(LAYERS).map((name, i) => this.card(name, i));
     node.replaceChildren(
-      pickers(page, answer.parameters),
+      picker(page),
       about(`${answer.says} One frozen block of ${answer.layers} attention layers (${answer.heads} heads) reads the program and its data as `
         + `${answer.tokens} tokens of ${answer.features} features, and is applied ${this.count} times. Nothing but the tokens goes from one cycle to the next. `
         + 'What follows is a trace of that literal run.'),
@@ -107,8 +78,7 @@ class View {
       el('div', { className: 'pair lanes' }, this.table('lane0'), this.table('samples')),
       el('div', { className: 'pair' }, ...this.cards.map(({ box }) => box)),
       el('details', {}, el('summary', {}, `What is ${answer.certificate.kind} of the answer, and what ran where`), ...proof(answer)),
-      about('Only programs of the library run here: to compile an algorithm is to run its author’s Python, which a server must not do for '
-        + 'whoever asks. Write your own with @ice.algorithm, and look at it with computer.trace(program, X, y).'),
+      about('Runs are stored when the page is built. Write a program of your own with @ice.algorithm, and look at it with computer.trace(program, X, y).'),
     );
   }
 
@@ -127,12 +97,13 @@ class View {
   }
 
   facts() {
-    const { answer } = this, { digest, certificate, off, outputs } = answer;
+    const { digest, certificate, off, outputs, parameters } = this.answer;
     const same = new Set(digests.values()).size === 1;
     const list = el('dl', { className: 'facts', id: 'program-facts' });
     described(list, [
       ['frozen block', `${digest.slice(0, 8)}…${digest.slice(-4)}, ${same ? `the same for ${digests.size} program${digests.size === 1 ? '' : 's'}` : 'CHANGED'}`],
-      ...outputs.map(({ name, value }) => [name === 'value' ? 'answer' : `answer, ${name}`, vector(value)]),
+      ...Object.entries(parameters).map(([name, value]) => [name, short(value)]),
+      ...Object.entries(outputs).map(([name, value]) => [name === 'value' ? 'answer' : `answer, ${name}`, vector(value)]),
       ['error of an answer', bounded(certificate.error, certificate.kind)],
       ['off from float64', short(off)],
     ]);
@@ -251,22 +222,12 @@ class View {
 
   // ----------------------------------------------------------------------------------- attention
 
-  /** Ask for the attention of the cycle that is shown; one question at a time, the newest last. */
+  /** The attention of the cycle that is shown. */
   async look() {
-    if (this.asking) return;
-    this.asking = true;
-    try {
-      for (let shown = -1; shown !== this.at && this.listing.box.isConnected;) {
-        shown = this.at;
-        const seen = shown ? await ask('cycle', cycleQuestion(this.page.state, shown - 1)) : { layers: [] };
-        if (!seen) return;
-        this.cards.forEach((card) => { card.layer = seen.layers.find(({ layer }) => layer === card.name) ?? null; });
-        if (this.listing.box.isConnected) await Promise.all(this.cards.map((_, i) => this.drawCard(i)));
-        this.node.dataset.attention = shown;
-      }
-    } finally {
-      this.asking = false;
-    }
+    const shown = this.at, layers = shown ? this.seen[shown - 1].layers : [];
+    this.cards.forEach((card) => { card.layer = layers.find(({ layer }) => layer === card.name) ?? null; });
+    await Promise.all(this.cards.map((_, i) => this.drawCard(i)));
+    this.node.dataset.attention = shown;
   }
 
   async drawCard(index) {

@@ -1,4 +1,4 @@
-// Prompts of the look-up layer, written as iceform.attention.lookups writes them.
+// Prompts of the look-up layer, written as iceform.heads.lookups writes them.
 //
 // A prompt has `samples` blocks of `tokens` grid tokens, a query for each block and as many free
 // queries. A token has the features key_x, key_y, key_bias, value and w.

@@ -4,21 +4,21 @@
 export const FROZEN_MARGIN = 50;
 /** Sharpness of the hard regime by rule. */
 export const HARD = 12;
+/** Grid tokens of the tables that the page has. */
+export const TOKENS = [33, 65, 129];
 
 export const DEFAULTS = Object.freeze({
   algorithm: 'ridge', degree: 5, formula: 'sqrt(z^2 + 0.01)',
   method: 'momentum', rate: 1, passes: 60,
-  regime: 'spectral', tokens: 65, eps: 1e-6, sharpness: 0,
+  regime: 'spectral', tokens: 65, sharpness: 0,
   preset: 'wave', panel: 'passes', frame: -1,
   movedToken: 12, movedBy: 0, lesson: 0,
-  network: 'stream', margin: FROZEN_MARGIN, first: 0, layer: 0, head: 0, z: 0.3, reach: 4,
-  program: 'least_squares', cycle: 1, fetchHead: '', readHead: '', computeHead: '', writeHead: '',
+  margin: FROZEN_MARGIN, first: 0, z: 0.3, reach: 4,
+  program: 'least_squares', text: 'greatest common divisor', cycle: 1, fetchHead: '', readHead: '', computeHead: '', writeHead: '',
 });
 
 // Settings of algorithms are named as their records name them, after this, in the link.
 const OWN = 'o.';
-// The same of the computer's programs and their parameters.
-const PARAMETER = 'p.';
 
 // A point in the link: x and y in 1/2000 of the board, and the group, three characters of 12 bits.
 const LETTERS = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_';
@@ -58,14 +58,13 @@ export function toLink(state, base = DEFAULTS) {
     if (name !== 'lesson' && state[name] !== (base[name] ?? usual)) link.set(name, state[name]);
   }
   for (const [name, value] of Object.entries(state.values)) if (base.values?.[name] !== value) link.set(OWN + name, value);
-  for (const [name, value] of Object.entries(state.parameters)) if (base.parameters?.[name] !== value) link.set(PARAMETER + name, value);
   if (!state.preset) link.set('points', packPoints(state.points));
   return link.toString();
 }
 
 /** Settings from a fragment; what is not understood is left out. */
 export function fromLink(fragment) {
-  const found = { values: {}, parameters: {} };
+  const found = { values: {} };
   for (const [name, text] of new URLSearchParams(fragment)) {
     if (name === 'points') {
       const points = unpackPoints(text);
@@ -73,9 +72,6 @@ export function fromLink(fragment) {
     } else if (name.startsWith(OWN)) {
       const value = Number(text);
       if (value === value) found.values[name.slice(OWN.length)] = value;
-    } else if (name.startsWith(PARAMETER)) {
-      const value = Number(text);
-      if (Number.isFinite(value)) found.parameters[name.slice(PARAMETER.length)] = value;
     } else if (Object.hasOwn(DEFAULTS, name)) {
       const value = typeof DEFAULTS[name] === 'number' ? Number(text) : text;
       if (value === value) found[name] = value;
@@ -84,7 +80,7 @@ export function fromLink(fragment) {
   return found;
 }
 
-/** What the server is asked for a fit. */
+/** What the engine is asked for a fit. */
 export function fitQuestion(state) {
   return {
     points: state.points,
@@ -94,25 +90,15 @@ export function fitQuestion(state) {
   };
 }
 
-/** What the server is asked for a view of a prompt. */
+/** What the engine is asked for a view of a prompt. */
 export function insideQuestion(state, frame) {
-  const { network, first, layer, head } = state, margin = state.margin === FROZEN_MARGIN ? null : 2 ** state.margin;
-  return { ...fitQuestion(state), network, margin, first, layer, head, frame };
+  const margin = state.margin === FROZEN_MARGIN ? null : 2 ** state.margin;
+  return { ...fitQuestion(state), margin, first: state.first, frame };
 }
 
-/** What the server is asked for look-up tables. */
+/** What the engine is asked for look-up tables. */
 export function lookupQuestion(state) {
   return { loss: loss(state), lookup: lookup(state), reach: state.reach };
-}
-
-/** What the server is asked for a run of a program, cycle by cycle. */
-export function programQuestion({ program, parameters }) {
-  return { program, settings: parameters };
-}
-
-/** What the server is asked for the attention of a cycle, counted from 0. */
-export function cycleQuestion(state, cycle) {
-  return { ...programQuestion(state), cycle };
 }
 
 function loss({ algorithm, formula, sliders, values }) {
@@ -127,7 +113,7 @@ export function settingOf({ name, low, high, start, zero, choices }, values) {
   return fits ? value : start;
 }
 
-function lookup({ regime, tokens, eps, sharpness, movedToken, movedBy }) {
+function lookup({ regime, tokens, sharpness, movedToken, movedBy }) {
   const moved = movedBy ? { token: movedToken, by: movedBy } : null;
-  return { regime, tokens: tokens || null, eps, sharpness: sharpness || null, moved };
+  return { regime, tokens: TOKENS.includes(tokens) ? tokens : DEFAULTS.tokens, sharpness: sharpness || null, moved };
 }

@@ -3,11 +3,12 @@
 import { el } from './dom.js';
 import { atMost, short } from './model.js';
 import { colours, plot } from './plots.js';
+import { json } from './runtime.js';
 
 let loading = null;
 
 const stored = () => {
-  loading ??= fetch(new URL('gpt2.json', import.meta.url)).then((reply) => reply.json());
+  loading ??= json('gpt2.json');
   return loading;
 };
 
@@ -20,7 +21,7 @@ export async function drawStock(node) {
       + `after layer k its residual stream holds the coefficients after k steps of gradient descent. Its answer is ${short(run.off.at(-1))} away from the exact algorithm’s, ${run.kind} at most ${atMost(run.certified)}.`),
     el('div', { className: 'pair' }, paths, off),
     el('pre', { className: 'code' }, el('code', {}, run.code)),
-    el('p', { className: 'quiet' }, 'The numbers are a stored run of that code; a test runs it again and compares.'),
+    el('p', { className: 'quiet' }, 'The numbers are of a run of that code when this page was built.'),
   );
   const { accent, exact, second } = colours(), x = run.off.map((_, k) => k);
   await Promise.all([

@@ -1,0 +1,82 @@
+"""What :mod:`benchmarks.text` and :mod:`benchmarks.text_llama` kept, as tables of a page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+KEPT = Path(__file__).parents[1] / "results" / "pages"
+LIBRARY, RANDOM, SPEED, LLAMA = (
+    KEPT / f"text-{name}.json" for name in ("library", "greedy", "speed", "llama")
+)
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def library() -> str:
+    """One file, all texts."""
+    kept = _read(LIBRARY)
+    rows = kept["rows"]
+    greedy = [row for row in rows if "greedy_equal" in row]
+    equal = sum(row["greedy_equal"] for row in greedy)
+    wrong, tokens = (sum(row[k] for row in rows) for k in ("wrong", "tokens"))
+    lines = [
+        f"`{kept['machine']}`, weights {kept['weights_sha256'][:12]}..., a `{kept['class']}` in a "
+        "process where iceform could not be imported: "
+        f"{len(rows)} texts, {tokens:,} tokens, {wrong} wrong; by `generate()` too: {equal} of "
+        f"{len(greedy)} equal. The right word led by at least "
+        f"{min(row['least_lead'] for row in rows):.1f} logits.",
+        "",
+        "| text | settings | prompt | run | wrong | `generate()` |",
+        "|---|---|---:|---:|---:|---|",
+    ]
+    for row in sorted(rows, key=lambda row: row["name"]):
+        settings = ", ".join(f"{k} {v}" for k, v in row["settings"].items())
+        made = {True: "equal", False: "DIFFERS", None: ""}[row.get("greedy_equal")]
+        lines.append(
+            f"| {row['name'].replace('_', ' ')} | {settings} | {row['prompt']} | {row['tokens']} "
+            f"| {row['wrong']} | {made} |"
+        )
+    return "\n".join(lines)
+
+
+def random_programs() -> str:
+    """Greedy decoding of random programs."""
+    kept = _read(RANDOM)
+    found = kept["found"]
+    return (
+        f"{found['programs']:,} random programs of at most {kept['longest']} tokens on "
+        f"`{kept['machine']}` ({kept['weights_sha256'][:12]}...), {found['tokens']:,} tokens by "
+        f"`generate()` on a {kept['device'].upper()}, in batches of {kept['batch']}: "
+        f"**{found['wrong']} wrong**."
+    )
+
+
+def speed() -> str:
+    """Tokens a second, and the ratio to random weights."""
+    kept = _read(SPEED)
+    lines = [
+        "| rows at once | cache | tokens/s | random weights of the same shape | ratio |",
+        "|---:|---|---:|---:|---:|",
+    ]
+    for row in kept["rows"]:
+        lines.append(
+            f"| {row['batch']} | {row['cache']} | {row['tokens_s']:.0f} "
+            f"| {row['random_weights_tokens_s']:.0f} | {row['ratio']:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def llama() -> str:
+    """Leads of the two kinds of heads."""
+    kept = _read(LLAMA)
+    row = next(row for row in kept["rows"] if row["dtype"] == "float32")
+    return (
+        f"With heads of {kept['head']}, theta {kept['theta']:,.0f} and {kept['positions']:,} "
+        f"positions in float32: looking back leads by {row['look_back']:.0f} logits, the latest "
+        f"write to a name over an older one by {row['older_write']:.0f}, over a newer one to a "
+        f"name that differs in one bit by {row['other_name']:,.0f}."
+    )

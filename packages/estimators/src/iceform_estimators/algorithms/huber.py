@@ -1,0 +1,510 @@
+r"""Huber regression with its scale, as scikit-learn's ``HuberRegressor`` defines it.
+
+.. math:: \min_{w, b, \sigma > 0} \sum_i \Big(\sigma + \sigma H_\epsilon\big(\tfrac{r_i}{\sigma}
+   \big)\Big) + \alpha \|w\|^2, \qquad r = Xw + b - y,
+
+with H the square up to epsilon and a line beyond. For a given sigma the gradient looks up a clip;
+labels measured in units of epsilon sigma make it the same clip for every sigma. The scale itself
+solves mean min(|r|/sigma, epsilon)^2 = 1, a second look-up on the same weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from iceform.arithmetic import UNIT, at_least
+from iceform.certificates import DerivationStep, Excess, Result
+from iceform.expressions import Loss, loss_named
+from iceform.tables import Interpolant
+from iceform_estimators.algorithms.examples import outliers
+from iceform_estimators.algorithms.linear import LinearModel, fitted
+from iceform_estimators.algorithms.record import Peer, option
+from iceform_estimators.machine import ArraySource, MachineRun, Source
+from iceform_estimators.machine.problem import (
+    SCALED,
+    WATCHED,
+    WIDENED,
+    Encoding,
+    LinearProblem,
+    Metric,
+    metric_of,
+    slip_of,
+    spectral_norm,
+    sum_and_farthest,
+)
+from iceform_estimators.machine.proofs import Proof, gram_slip, lengths_in, lower, norm_of
+from iceform_estimators.machine.solvers import Solution, minimise
+from iceform_estimators.machine.stream import CLIP_SQUARED
+
+_FIRST = 0.5  # scale that is tried, in units of the labels' deviation
+_ROUNDS = 60  # of the search for the scale
+_NARROW = 1e-12  # relative width at which the scale is found
+_SMALLEST = 1e-8  # of the scale relative to the labels': below it the fit is exact
+_GROWTHS = 12  # balls tried for the proof, each twice as large
+_SLACK = 1 + 1e-9  # sums and roots
+_IN_MEMORY = 1 << 22  # entries of the data up to which a dual is looked for
+_POLISH = 2  # steps to a better one
+_NEAR = (1.0, 2.0**8, 2.0**16)  # times the scale: samples that a line may be meant to go through
+_NEARBY = 16  # lines up to this many times as large as the one found, or as 1
+
+
+@dataclass(frozen=True)
+class Huber(LinearModel):
+    """Linear regression that outliers do not pull, with its scale, as ``HuberRegressor`` has it.
+
+    Parameters
+    ----------
+    epsilon
+        Where squares end and lines begin, in units of the scale; at least 1.
+    alpha
+        The penalty alpha ||w||^2 beside the sum over samples.
+    fit_intercept, tol, max_passes, precondition
+        As for :class:`LinearModel`.
+    begin_scale
+        The scale that is tried first, beside ``begin``.
+    """
+
+    name: ClassVar[str] = "huber"
+    title: ClassVar[str] = "Huber regression"
+    task: ClassVar[str] = "regression"
+    says: ClassVar[str] = "A line that outliers do not pull."
+    objective: ClassVar[str] = (
+        "min sum_i (s + s H(r_i / s)) + alpha |w|^2, H a square up to epsilon"
+    )
+    lookup: ClassVar[str] = "a clip: the residual, but no more than epsilon scales"
+    estimator: ClassVar[str] = "InContextHuberRegressor"
+    peer: ClassVar[Peer | None] = Peer(
+        "sklearn.linear_model.HuberRegressor", settings={"tol": 1e-10, "max_iter": 100_000}
+    )
+    example = staticmethod(outliers)
+
+    epsilon: float = field(
+        default=1.35,
+        metadata=option(
+            "Where squares end, in units of the residuals' scale.", low=1, slider=(1, 5)
+        ),
+    )
+    alpha: float = field(
+        default=1e-4, metadata=option("The penalty's weight.", low=0, slider=(1e-4, 10))
+    )
+
+    begin_scale: float | None = field(default=None, kw_only=True, compare=False, repr=False)
+
+    def loss(self) -> Loss:
+        return loss_named("huber")
+
+    def stream(self, machine: MachineRun, source: Source) -> Result:
+        search = _Scale(self, machine, source)
+        sigma, solution, problem = search.run()
+        proof = _prove(search, problem, solution.w, sigma)
+        problem.passes = search.passes
+        machine.ledger.note("host", "the search for the scale")
+        machine.ledger.note("host", "the proof: gradient and curvature at the answer, enclosed")
+        parts = {
+            "scale": sigma * search.base.size,
+            "n_outliers": search.outliers(problem, solution.w),
+        }
+        found = fitted(self, problem, solution, proof, parts)
+        if not isinstance(source, ArraySource):
+            return found
+        residual = source.x @ found.coef + found.intercept - source.y
+        outside = residual.abs() > self.epsilon * parts["scale"]
+        return replace(found, parts={**found.parts, "outliers": outside})
+
+    def problem_at(
+        self, machine: MachineRun, source: Source, parts: Mapping[str, Any] | None = None
+    ) -> LinearProblem:
+        """Labels are in units of epsilon times the scale that is tried first, or that was found."""
+        search = _Scale(self, machine, source)
+        return search.problem(float(parts["scale"]) / search.base.size if parts else search.first)
+
+
+class _Scale:
+    """The search for sigma, in units of the labels' deviation."""
+
+    def __init__(self, model: Huber, machine: MachineRun, source: Source) -> None:
+        self.model, self.machine, self.source = model, machine, source
+        self.base = model.scaling(source)
+        self.passes = 0
+        machine.ledger.note("host", SCALED)
+        self.w = model.start(self.base)  # of labels in units of their deviation
+        begin = model.begin_scale
+        self.first = _FIRST if begin is None else max(begin / self.base.size, _SMALLEST)
+
+    def problem(self, sigma: float) -> LinearProblem:
+        """The objective at a given scale, labels in units of epsilon sigma."""
+        unit = self.model.epsilon * sigma
+        scaling = replace(self.base, size=self.base.size * unit)
+        ridge = sigma * scaling.penalty(self.model.alpha * self.base.size / self.source.total)
+        return LinearProblem(self.machine, self.source, scaling, self.model.loss(), ridge)
+
+    def excess(self, sigma: float) -> tuple[float, Solution, LinearProblem]:
+        """1 - mean min(|r|/sigma, epsilon)^2 at the best coefficients for this scale.
+
+        Not a number where passes ran out.
+        """
+        problem = self.problem(sigma)
+        unit = self.model.epsilon * sigma
+        model = self.model
+        solution = minimise(
+            problem,
+            tol=model.tol,
+            max_passes=model.max_passes - self.passes,
+            precondition=model.precondition,
+            start=None if self.w is None else self.w / unit,
+        )
+        self.w = solution.w * unit
+        if self.passes + problem.passes >= model.max_passes:  # none is left to ask how far off
+            mean = math.nan
+        else:
+            mean = self._mean_square(problem, solution.w)
+        self.passes += problem.passes
+        return 1 - model.epsilon**2 * mean, solution, problem
+
+    def _mean_square(self, problem: LinearProblem, w: Tensor) -> float:
+        reach = problem.covered
+        for _ in range(3):
+            table = CLIP_SQUARED.on(reach)
+            task = _LookupSum(self.machine, table, problem.encoding, w)
+            total, beyond = self.source.combine(task, sum_and_farthest)
+            problem.passes += 1
+            self.machine.ledger.note("readout", "the sum of looked-up clipped squares")
+            self.machine.ledger.note("host", WATCHED)
+            if float(beyond) == 0:
+                break
+            self.machine.ledger.note("host", WIDENED)
+            reach = 2 * (table.high + float(beyond))
+        return float(total) / self.source.total
+
+    def run(self) -> tuple[float, Solution, LinearProblem]:
+        """Bracket the root, then close in by regula falsi with halved weights (Illinois).
+
+        Where passes run out first the last scale is returned, as not converged.
+        """
+        at = self.excess
+        low, high = self.first, 2 * self.first
+        bottom = at(low)
+        if self._spent or abs(bottom[0]) <= self.model.tol:
+            return self._ended(low, bottom)
+        top = at(high)
+        while not self._spent and bottom[0] > 0 and low > _SMALLEST:
+            high, top = low, bottom
+            low /= 4
+            bottom = at(low)
+        if self._spent:
+            return self._ended(low, bottom)
+        while not self._spent and top[0] < 0:
+            low, bottom = high, top
+            high *= 2
+            top = at(high)
+        if self._spent:
+            return self._ended(high, top)
+        if bottom[0] > 0:
+            return low, bottom[1], bottom[2]
+        a, b, fa, fb = math.log(low), math.log(high), bottom[0], top[0]
+        best = (low, *bottom) if -fa < fb else (high, *top)
+        for _ in range(_ROUNDS):
+            if fb == fa or b - a <= _NARROW:
+                break
+            c = min(max(b - fb * (b - a) / (fb - fa), a), b)
+            sigma = math.exp(c)
+            fc, solution, problem = at(sigma)
+            last, best = best[1], (sigma, fc, solution, problem)
+            if abs(fc) <= self.model.tol or (abs(fc) >= 0.99 * abs(last) and b - a < 1e-7):
+                break
+            if self._spent:
+                return self._ended(sigma, (fc, solution, problem))
+            if fc > 0:
+                b, fb, fa = c, fc, fa / 2 if last > 0 else fa
+            else:
+                a, fa, fb = c, fc, fb / 2 if last < 0 else fb
+        return best[0], best[2], best[3]
+
+    @property
+    def _spent(self) -> bool:
+        return self.passes >= self.model.max_passes
+
+    def _ended(
+        self, sigma: float, found: tuple[float, Solution, LinearProblem]
+    ) -> tuple[float, Solution, LinearProblem]:
+        _, solution, problem = found
+        return sigma, replace(solution, converged=solution.converged and not self._spent), problem
+
+    def outliers(self, problem: LinearProblem, w: Tensor) -> int:
+        """Samples beyond epsilon sigma."""
+        self.machine.ledger.note("host", "how many samples lie beyond epsilon times the scale")
+        (count,) = self.source.reduce(_Beyond(problem.encoding, w))
+        return int(count)
+
+
+@dataclass(frozen=True, eq=False)
+class _LookupSum:
+    """sum_i A(z_i) of a chunk, and how far z left the table."""
+
+    machine: MachineRun
+    table: Interpolant
+    encoding: Encoding
+    w: Tensor
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        prompt = self.machine.look_ups(self.table, *self.encoding.written(x, y, self.w))
+        beyond = (prompt.residuals().abs().max() - self.table.high).clamp(min=0)
+        if float(beyond) > 0:
+            return [beyond.new_zeros(()), beyond]
+        return [self.machine.count(prompt), beyond]
+
+
+@dataclass(frozen=True, eq=False)
+class _Beyond:
+    encoding: Encoding
+    w: Tensor
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, labels, _ = self.encoding(x, y)
+        return [((samples @ self.w - labels).abs() > 1).sum()]
+
+
+# ---------------------------------------------------------------------------------------------
+# the proof, in coefficients and scale together
+# ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Joint:
+    """Sums over a chunk of the joint problem in (w, sigma), labels in units of their deviation.
+
+    They are the Gram matrix of the samples that stay inside, its slips, how far these turn, and the
+    gradient with a bound of its rounding.
+
+    F = mean(sigma/2 + sigma h(z/sigma)) + (1/2) sum q w^2. A sample inside bends F by a a'/sigma
+    with a = (x, -z/sigma), one outside not at all.
+    """
+
+    encoding: Encoding
+    w: Tensor
+    sigma: float
+    epsilon: float
+    depth: int
+    whitener: Tensor | None = None
+    radius: float = 0.0
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, labels, _ = self.encoding(x, y)
+        t = (samples @ self.w - labels) / self.sigma
+        off = slip_of(samples, self.w, labels) / self.sigma + 4 * UNIT * t.abs()
+        drift = torch.zeros_like(t)
+        if self.whitener is not None:
+            moves = self.radius * lengths_in(samples, self.whitener[:-1])
+            scale = self.radius * float(self.whitener[-1].norm())
+            drift = (moves + t.abs() * scale) / max(self.sigma - scale, UNIT)
+        drift = 1.001 * drift + off
+        safe = (t.abs() + drift < self.epsilon).to(t)
+        rows = torch.cat([samples, -t[:, None]], 1)
+        safe = self.encoding.weigh(safe, y)
+        gram = (rows * safe[:, None]).mT @ rows / self.sigma
+        # |a_j| c |t| + |a_j| off is at most sqrt(c) |a_j| times sqrt(c) |t| + off/sqrt(c).
+        c = gram_slip(len(x), self.depth)
+        last = (math.sqrt(c) * t.abs() + off / math.sqrt(c)).square()
+        slips = torch.cat([c * safe @ samples.square(), (safe @ last)[None]]) / self.sigma
+        turn = (safe * drift.square()).sum() / self.sigma
+        return [gram, slips, turn, *self._gradient(samples, t, off, y)]
+
+    def _gradient(self, samples: Tensor, t: Tensor, off: Tensor, y: Tensor) -> list[Tensor]:
+        weigh = self.encoding.weigh
+        clipped = t.clamp(-self.epsilon, self.epsilon)
+        slips = off + (len(t) + self.depth + 8) * UNIT * self.epsilon
+        slope = weigh(clipped, y) @ samples
+        lost = weigh(slips, y) @ samples.abs()
+        share = weigh(0.5 - 0.5 * clipped.square(), y)
+        lost_share = slips * self.epsilon + (len(t) + self.depth + 8) * UNIT
+        lost_share = weigh(lost_share, y).sum()
+        return [torch.cat([slope, share.sum()[None]]), torch.cat([lost, lost_share[None]])]
+
+
+def _prove(search: _Scale, problem: LinearProblem, w: Tensor, sigma: float) -> Proof:
+    """The distance of (w, sigma) to the joint optimum, on samples that stay inside."""
+    source, model = search.source, search.model
+    rows, weight = source.rows, source.total
+    unit = model.epsilon * sigma
+    inner = w * unit
+    encoding = Encoding(search.base, "residual")
+    q = search.base.penalty(model.alpha * search.base.size / weight)
+    ridge = torch.cat([q, q.new_zeros(1)])
+    point = torch.cat([inner, inner.new_zeros(1)])
+
+    def sums(whitener: Tensor | None, radius: float) -> list[Tensor]:
+        task = _Joint(encoding, inner, sigma, model.epsilon, source.count, whitener, radius)
+        return [part / weight for part in source.reduce(task)]
+
+    def metric(gram: Tensor, slips: Tensor) -> Metric | None:
+        computed = metric_of(gram + torch.diag(ridge), rows)
+        return lower(computed, slips + 8 * UNIT * ridge) if computed.whole else None
+
+    gram, slips, _, gradient, error = sums(None, 0.0)
+    gradient = gradient + ridge * point
+    error = error + 8 * UNIT * ((ridge * point).abs() + gradient.abs())
+    weakly = _Weakly(search, inner, sigma, q)
+    start = metric(gram, slips)
+    if start is None:
+        return weakly.proof("the samples that are no outliers do not determine the answer")
+    found, steps = (
+        math.inf,
+        [DerivationStep("nu", "joint gradient", start.norm(gradient), "enclosed")],
+    )
+    radius, safe = 2 * norm_of(start, gradient, error), start
+    for _ in range(_GROWTHS):
+        gram, slips, turn, _, _ = sums(start.whitener, radius)
+        inside = metric(gram, slips)
+        if inside is None:
+            break
+        safe = inside
+        scale = radius * float(start.whitener[-1].norm())
+        bent = 2 * math.sqrt(float(turn)) * float(safe.whitener[-1].norm())
+        kept = (1 - 1.001 * bent) / (1 + scale / sigma)
+        distance = norm_of(safe, gradient, error) / kept if kept > 0 else math.inf
+        stretch = spectral_norm(start.factor.mT @ safe.whitener)
+        if distance * stretch * 1.001 <= radius:
+            found = distance
+            break
+        radius *= 2
+    if math.isinf(found):
+        return weakly.proof("too many samples are too near the end of the squares")
+    steps.append(
+        DerivationStep("D", "nu of the samples that stay inside", found, "coefficients and scale")
+    )
+    # Functionals act on the coefficients alone, in the problem's units.
+    return Proof(found, safe.whitener[:-1] / unit, tuple(steps))
+
+
+@dataclass(frozen=True, eq=False)
+class _Weakly:
+    r"""What duality says where curvature does not, or where sigma falls to 0.
+
+    A sample's share of F is the largest :math:`a r + \frac\sigma2 (1 - a^2)` of all
+    :math:`|a| \le \epsilon`. So any such :math:`a_i` whose squares are at most 1 in the mean,
+    brackets being means over the samples, bound F from below,
+
+    .. math:: F(v, \tau) \ge b_v \langle a\rangle - \langle a y\rangle
+       - \sum_j \frac{\langle a x_j\rangle^2}{2 q_j} \quad\text{for all } v \text{ and }
+       \tau \ge 0,
+
+    and half of :math:`\|w - v\|_q^2` is no more than what F(w, sigma) is above that. Of samples
+    inside, a is as good as free: it is chosen to make :math:`\langle a x_j\rangle + q_j w_j`
+    vanish. A sample adds |r| to F at least, so that a line that is no worse has residuals of at
+    most F in the mean and :math:`|v_j| \le \sqrt{2 F/q_j}`; b moves by as much as the residuals
+    do, and as what the others see of the samples' mean.
+    """
+
+    search: _Scale
+    w: Tensor  # of labels in units of their deviation
+    sigma: float
+    ridge: Tensor
+
+    def proof(self, why: str) -> Proof:
+        """F above its least value; the distance to where it is least, where all is penalised."""
+        search, source = self.search, self.search.source
+        eye = torch.eye(len(self.w), dtype=self.w.dtype, device=self.w.device)
+        last = DerivationStep("D", "not bounded", math.inf, why)
+        if source.rows * len(self.w) > _IN_MEMORY:
+            return Proof(math.inf, eye, (last,))
+        gather = _Gather(Encoding(search.base, "residual"))
+        samples, labels, weights = source.combine(gather, gather.merge)
+        shares = weights / source.total
+        held = self.ridge > 0
+        free = ~held
+        level = (shares @ samples).abs() + _round(samples) * (shares @ samples.abs())
+        whole = self._whole(samples, labels, shares)
+        reach = torch.full_like(
+            self.w, 2.0 ** math.ceil(math.log2(_NEARBY * (1 + float(self.w.abs().max()))))
+        )
+        farthest = torch.where(held, (2 * whole / self.ridge).sqrt(), reach)
+        if search.base.intercept:
+            moved = level * (self.w.abs() + farthest)
+            reach[-1] = _SLACK * (2 * whole + float(moved[:-1].sum()))
+            free[-1] = False
+        least, epsilon = 0.0, search.model.epsilon  # no loss is below 0
+        data = (samples, labels, shares)
+        for near in _NEAR:
+            a = _multipliers(epsilon, (self.w, self.sigma), self.ridge, data, near)
+            least = max(least, self._least(a, samples, labels, shares, reach))
+        excess = whole - least + 8 * UNIT * (whole + least)
+        step = DerivationStep(
+            "F", "above its least value, scaled", excess, "the dual, for sigma >= 0"
+        )
+        around = at_least(float(reach[0]), ".4g")
+        over = f"all lines whose scaled coefficients are within {around} of these"
+        # Written in the data's units, and rounded; no sample pulls by more than epsilon.
+        base, shift = search.base, 2 * float(slip_of(samples, self.w, labels).max())
+        shift += float(base.intercept_slip(*base.raw(self.w))) / base.size * base.intercept
+        stored = search.model.epsilon * shift + 16 * UNIT * whole
+        told = Excess(2 * base.size * (excess + stored), over if bool(free.any()) else "")
+        if bool(free.any()):
+            return Proof(math.inf, eye, (last, step), excess=told)
+        box = torch.where(held, (2 * excess / self.ridge).sqrt(), reach) * _SLACK
+        unit = search.model.epsilon * self.sigma
+        return Proof(
+            math.inf, eye, (last, step), box=box / unit, excess=told, scope="over all scales >= 0"
+        )
+
+    def _whole(self, samples: Tensor, labels: Tensor, shares: Tensor) -> float:
+        """No less than F."""
+        z = (samples @ self.w - labels).abs() + slip_of(samples, self.w, labels)
+        inside = z.clamp(max=self.search.model.epsilon * self.sigma)
+        loss = self.sigma / 2 + inside / self.sigma * (z - inside / 2)
+        penalty = float((self.ridge * self.w.square()).sum()) / 2
+        return (1 + _round(samples)) * (float(shares @ loss) + penalty)
+
+    def _least(
+        self, a: Tensor, samples: Tensor, labels: Tensor, shares: Tensor, reach: Tensor
+    ) -> float:
+        """What F is at least by these a_i."""
+        held, heavy = self.ridge > 0, a.abs() * shares
+        steep = ((a * shares) @ samples).abs() + _round(samples) * (heavy @ samples.abs())
+        found = -float((a * shares) @ labels) - _round(samples) * float(heavy @ labels.abs())
+        found -= float((steep.square() / (2 * self.ridge))[held].sum()) * _SLACK
+        found -= float((steep * (self.w.abs() + reach))[~held].sum()) * _SLACK
+        return found if found > 0 else 0.0
+
+
+def _multipliers(
+    epsilon: float, point: tuple[Tensor, float], ridge: Tensor,
+    data: tuple[Tensor, Tensor, Tensor], near: float,
+) -> Tensor:  # fmt: skip
+    """The a_i, those of samples within ``near`` times epsilon sigma free: any will do."""
+    (w, sigma), (samples, labels, shares) = point, data
+    t = (samples @ w - labels) / sigma
+    a, inside = t.clamp(-epsilon, epsilon), t.abs() < near * epsilon
+    part = (samples * shares[:, None])[inside].mT
+    for _ in range(_POLISH if bool(inside.any()) else 0):
+        left = (a * shares) @ samples + ridge * w
+        a[inside] -= torch.linalg.pinv(part) @ left
+    square = float(shares @ a.square()) * (1 + _round(samples))
+    most = max(1.0, math.sqrt(square), float(a.abs().max()) / epsilon)
+    return a / (most * (1 + 4 * UNIT)) if most > 1 else a
+
+
+def _round(samples: Tensor) -> float:
+    """What means over the samples round by, relative to those of the magnitudes."""
+    return (len(samples) + samples.shape[1] + 32) * UNIT
+
+
+@dataclass(frozen=True, eq=False)
+class _Gather:
+    """All samples, labels and weights."""
+
+    encoding: Encoding
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, labels, _ = self.encoding(x, y)
+        return [samples, labels, self.encoding.weigh(torch.ones_like(labels), y)]
+
+    @staticmethod
+    def merge(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
+        """Of two chunks."""
+        return [torch.cat(parts) for parts in zip(first, second, strict=True)]

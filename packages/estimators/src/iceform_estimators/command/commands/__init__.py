@@ -1,1 +1,0 @@
-"""Commands of ``iceform`` for tables."""

@@ -1,2 +1,0 @@
-// For browsers that know no modules: they get a sentence.
-document.getElementById("old").hidden = false;

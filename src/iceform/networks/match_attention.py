@@ -1,0 +1,259 @@
+r"""Attention in a graph: softmax(s q k' + m) v, fused or written out, as heads.
+
+What is added to the logits, whatever no activation enters, is the mask; where logits are replaced
+by a number they are 0 and the number is in the mask. A softmax of anything else is a head whose
+keys are the logits of its one query, 1.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from iceform.networks.capture import module_path, op_of
+from iceform.networks.graph import Ref, live
+from iceform.networks.pieces import AttentionPiece
+from iceform.networks.rewriting import Const
+
+if TYPE_CHECKING:
+    from iceform.networks.convert import Conversion
+
+
+class Attending:
+    """Finds the heads of one graph.
+
+    Parameters
+    ----------
+    graph
+        The graph being made.
+    """
+
+    def __init__(self, graph: Conversion) -> None:
+        self.graph, self.to = graph, graph.to
+        self.attended: set[str] = set()  # softmaxes that heads stand for
+
+    def _heads(
+        self, node: fx.Node, scale: float, head: int, value: int, causal: bool
+    ) -> AttentionPiece:
+        path = f"{module_path(node)}.heads".removeprefix(".")
+        settings = self.to.settings
+
+        def same(there: AttentionPiece) -> bool:
+            mine = (scale, head, value, causal)
+            return mine == (there.scale, there.head_dim, there.value_dim, there.causal)
+
+        found = self.to.piece(path, AttentionPiece, same, lambda p: AttentionPiece(
+            p, settings, head, value, scale=scale, causal=causal))  # fmt: skip
+        assert isinstance(found, AttentionPiece)
+        return found
+
+    def fused(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        q, k, v, mask, dropped, causal = (*args, *(None, 0.0, False)[len(args) - 3 :])[:6]
+        mask, dropped = kwargs.get("attn_mask", mask), kwargs.get("dropout_p", dropped)
+        causal = bool(kwargs.get("is_causal", causal))
+        if kwargs.get("enable_gqa"):
+            k, v = (self._shared(node, i, t) for i, t in ((1, k), (2, v)))
+        if dropped:
+            raise self.graph.refused(node, "attention", "drops weights at random; call eval()")
+        sizes = [node.args[i].meta["val"].shape for i in (0, 2)]  # type: ignore[union-attr]
+        head, value = int(sizes[0][-1]), int(sizes[1][-1])
+        scale = kwargs.get("scale")
+        scale = 1 / math.sqrt(head) if scale is None else float(scale)
+        piece = self._heads(node, scale, head, value, causal)
+        if mask is None:
+            return self.graph.on(node, piece, q, k, v)
+        source = node.kwargs.get("attn_mask") or node.args[3]
+        if source.meta["val"].dtype == torch.bool:  # type: ignore[union-attr]
+            mask = self._allowed(node, mask)
+        return self.graph.on(node, piece, q, k, v, mask)
+
+    def _allowed(self, node: fx.Node, mask: Any) -> Ref:
+        """A mask that allows where true, as numbers to be added."""
+        zero = Const(torch.zeros((), dtype=torch.float64))
+        never = Const(torch.full((), -math.inf, dtype=torch.float64))
+        return self.graph.call(node, "aten.where.self", mask, zero, never, suffix=".mask")
+
+    def _shared(self, node: fx.Node, index: int, value: Any) -> Any:
+        """Keys or values that several heads share, once for each of them."""
+        ours, theirs = (node.args[i].meta["val"].shape[-3] for i in (0, index))  # type: ignore[union-attr]
+        if ours == theirs:
+            return value
+        return self.graph.call(node, "aten.repeat_interleave.self_int", value, ours // theirs, -3,
+                         suffix=f".shared{index}")  # fmt: skip
+
+    def _number(self, given: Any) -> float | None:
+        value = self.graph.value(given)
+        if isinstance(value, Const) and value.tensor.numel() == 1 and not value.folded:
+            return float(value.tensor)
+        return float(value) if isinstance(value, int | float) else None
+
+    def _peeled(self, given: Any, mask: list[Any], hidden: list[Any]) -> Any:
+        """The logits without what no activation enters: what is added, and what replaces them.
+
+        Where they are replaced they are ``hidden``.
+        """
+        while (node := self.graph.source(given)) is not None:
+            op, args = op_of(node), node.args
+            passive = [not self.graph.is_active(self.graph.value(a)) for a in args[:3]]
+            suffix = f".mask{len(mask)}"
+            if op == "add" and not node.kwargs and sum(passive) == 1:
+                mask.append(self.graph.value(args[passive.index(True)]))
+                given = args[1 - passive.index(True)]
+            elif op == "masked_fill" and passive == [False, True, True]:
+                zero, value = Const(torch.zeros(()).double()), self.graph.value(args[2])
+                if isinstance(value, int | float):
+                    value = Const(torch.tensor(value, dtype=torch.float64))
+                where = (self.graph.value(args[1]), value, zero)
+                mask.append(self.graph.call(node, "aten.where.self", *where, suffix=suffix))
+                hidden.append(self.graph.value(args[1]))
+                given = args[0]
+            elif op == "where" and passive == [True, False, True]:
+                zero = Const(torch.zeros(()).double())
+                where = (self.graph.value(args[0]), zero, self.graph.value(args[2]))
+                mask.append(self.graph.call(node, "aten.where.self", *where, suffix=suffix))
+                hidden.append(
+                    self.graph.call(
+                        node, "aten.logical_not.default", where[0], suffix=f"{suffix}.not"
+                    )
+                )
+                given = args[1]
+            else:
+                return given
+        return given
+
+    def _scores(self, given: Any, mask: list[Any]) -> tuple[Any, Any, float] | None:
+        """(q, k', scale) where logits are a product of two activations."""
+        node, scale = self.graph.source(given), 1.0
+        if node is not None and op_of(node) == "add" and not node.kwargs:
+            index = self._scored(node)
+            if index is None:
+                return None
+            mask.append(self.graph.value(node.args[1 - index]))
+            node = self.graph.source(node.args[index])
+        while node is not None and op_of(node) in ("mul", "div"):
+            factor = self._number(node.args[1])
+            if factor is None:
+                return None
+            scale = scale * factor if op_of(node) == "mul" else scale / factor
+            node = self.graph.source(node.args[0])
+        if node is None or op_of(node) not in ("matmul", "bmm", "baddbmm"):
+            return None
+        parts = node.args
+        if op_of(node) == "baddbmm":
+            if node.kwargs.get("beta", 1) != 1 or scale != 1.0:
+                return None
+            scale = float(node.kwargs.get("alpha", 1))
+            mask.append(self.graph.value(parts[0]))
+            parts = parts[1:]
+        sound = all(self.graph.is_active(self.graph.value(a)) for a in parts)
+        return (parts[0], parts[1], scale) if sound else None
+
+    def _scored(self, node: fx.Node) -> int | None:
+        """Which side of a sum is the product."""
+        sides = [self.graph.source(a) for a in node.args[:2]]
+        scores = ("mul", "div", "matmul", "bmm")
+        found = [s is not None and op_of(s) in scores for s in sides]
+        return found.index(True) if found.count(True) == 1 else None
+
+    def written(self, node: Any) -> Any:
+        """softmax(s q k' + m) v written out: heads."""
+        weights = self.graph.source(node.args[0])
+        if weights is None or op_of(weights) not in ("softmax", "_softmax"):
+            return None
+        if weights.args[1] not in (-1, weights.meta["val"].ndim - 1):
+            return None
+        if not self.graph.is_active(self.graph.value(node.args[1])):
+            return None
+        value = node.args[1].meta["val"]
+        if not isinstance(value.shape[-1], int) or value.ndim < 2:
+            return None
+        self.attended.add(self.graph.values[weights.name].name)
+        mask, hidden = list[Any](), list[Any]()
+        logits = self._peeled(weights.args[0], mask, hidden)
+        found = self._scores(logits, mask)
+        if found is None or not isinstance(found[0].meta["val"].shape[-1], int):
+            given = self._shown(node, self.graph.value(logits), hidden)
+            return self._chosen(node, given, mask, self.graph.value(node.args[1]), value.shape[-1])
+        q, k, scale = found
+        piece = self._heads(node, scale, q.meta["val"].shape[-1], value.shape[-1], causal=False)
+        keys = self.graph.call(
+            node, "aten.transpose.int", self.graph.value(k), -2, -1, suffix=".keys"
+        )
+        added = self._sum(node, mask)
+        given = (self.graph.value(q), keys, self.graph.value(node.args[1]))
+        return self.graph.on(node, piece, *given, *([] if added is None else [added]))
+
+    def _shown(self, node: fx.Node, logits: Any, hidden: list[Any]) -> Any:
+        """0 in place of logits that are replaced."""
+        for i, where in enumerate(hidden):
+            logits = self.graph.call(node, "aten.masked_fill.Scalar", logits, where, 0.0,
+                               suffix=f".shown{i}")  # fmt: skip
+        return logits
+
+    def _sum(self, node: fx.Node, terms: list[Any]) -> Any:
+        """All that is added to the logits."""
+        total = terms[0] if terms else None
+        for i, term in enumerate(terms[1:]):
+            total = self.graph.call(node, "aten.add.Tensor", total, term, suffix=f".total{i}")
+        return total
+
+    def _chosen(self, node: fx.Node, logits: Any, mask: list[Any], v: Any, width: int) -> Ref:
+        """softmax(logits + mask) v: a head whose keys are the logits of its one query, 1."""
+        piece = self._heads(node, 1.0, 1, width, causal=False)
+        keys = self.graph.call(node, "aten.unsqueeze.default", logits, -1, suffix=".keys")
+        values = self.graph.call(node, "aten.unsqueeze.default", v, -3, suffix=".values")
+        added = self._sum(node, mask)
+        if added is not None:
+            added = self.graph.call(node, "aten.unsqueeze.default", added, -2, suffix=".mask")
+        one = Const(torch.ones(1, 1, dtype=torch.float64))
+        given = (one, keys, values) if added is None else (one, keys, values, added)
+        out = self.graph.on(node, piece, *given, suffix=".head")
+        return self.graph.call(node, "aten.select.int", out, -2, 0)
+
+    def alone(self, results: Any) -> None:
+        """A softmax whose weights no head has used is a head on the unit vectors."""
+        needed = {n.name for n in live(self.graph.nodes, results)}
+        for plain in list(self.graph.nodes):
+            lone = plain.short in ("softmax", "_softmax") and plain.active and plain.name in needed
+            if not lone or plain.name in self.attended:
+                continue
+            at = self.graph.nodes.index(plain)
+            before, after = self.graph.nodes[:at], self.graph.nodes[at + 1 :]
+            self.graph.nodes = []
+            self._one_alone(self.graph.sources[plain.name])
+            self.graph.nodes = [*before, *self.graph.nodes, *after]
+
+    def _one_alone(self, node: fx.Node) -> None:
+        out = node.meta["val"]
+        dim, last = int(node.args[1]) % out.ndim, out.ndim - 1  # type: ignore[arg-type]
+        mask, hidden = list[Any](), list[Any]()
+        logits = self._peeled(node.args[0], mask, hidden)
+        if logits.meta["val"].shape != out.shape or dim != last:
+            logits, mask, hidden = node.args[0], [], []
+        x = self._shown(node, self.graph.value(logits), hidden)
+        if dim != last:
+            x = self.graph.call(node, "aten.transpose.int", x, dim, -1, suffix=".turned")
+        size = out.shape[dim]
+        if isinstance(size, int):
+            unit: Any = Const(torch.eye(size, dtype=torch.float64))
+        else:
+            count = self.graph.call(node, "aten.sym_size.int", x, -1, suffix=".size")
+            unit = self.graph.call(
+                node, "aten.eye.default", count, suffix=".unit", dtype=self.graph.dtype
+            )
+            size = int(size.node.hint)
+        if dim == last:
+            self._chosen(node, x, mask, unit, size)
+            return
+        inner = self._chosen(_Named(node, f"{node.name}.last"), x, mask, unit, size)  # type: ignore[arg-type]
+        self.graph.call(node, "aten.transpose.int", inner, dim, -1)
+
+
+class _Named:
+    """A node under another name."""
+
+    def __init__(self, node: fx.Node, name: str) -> None:
+        self.name, self.meta, self.args, self.target = name, node.meta, node.args, node.target

@@ -1,0 +1,438 @@
+"""Emulator: an exact algorithm, the frozen network that runs it, and the proof that it does."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from iceform.arithmetic import at_most
+from iceform.certificates import (
+    Certificate,
+    DerivationStep,
+    RecordingBackend,
+    Result,
+    Verification,
+    weakest,
+)
+from iceform.errors import (
+    BoundError,
+    DeviceError,
+    DtypeError,
+    IceformError,
+    IntegrityError,
+    ProgramError,
+)
+from iceform.expressions import Loss, ScalarFunction
+from iceform.heads import FrozenNetwork, LookUps, Prompt
+from iceform.heads.inspection import Trace, trace_network
+from iceform.heads.network import outside_transforms
+from iceform.paper.in_graph import InGraph
+from iceform.pretrained import Pretrained
+from iceform.run import Backend, bind, resolve
+from iceform.tables import Interpolant
+from iceform.tables.storage import describe_table, reached, table_from
+from iceform.validation import (
+    check_capacity,
+    check_dtype,
+    check_eps,
+    check_matmul_precision,
+    for_later,
+    full_precision,
+    guard,
+    untraced,
+)
+
+# Where calls come in from outside, whatever modes are on there.
+_BORDER = ("__init__", "forward", "prompt", "reference", "run", "step_at", "through", "trace")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Sizes of the literal network, known before anything is built.
+
+    Attributes
+    ----------
+    grid_tokens
+        Look-up tokens per sample.
+    tokens, features, head_dim, heads, layers
+        Sizes of a prompt and of the network.
+    prompts
+        Prompts that one pass takes.
+    parameters
+        Frozen numbers in the network.
+    weight_bytes
+        What they take.
+    literal_bytes
+        What a literal forward pass takes for one prompt: weights, prompt, keys, queries, values
+        and the (tokens x tokens) scores with their softmax.
+    fused_bytes
+        What a fused pass takes beside its inputs and outputs.
+    literal_flops, fused_flops
+        Multiplications and additions of one pass.
+    """
+
+    grid_tokens: int
+    tokens: int
+    features: int
+    head_dim: int
+    heads: int
+    layers: int
+    parameters: int
+    weight_bytes: int
+    literal_bytes: int
+    fused_bytes: int
+    literal_flops: int
+    fused_flops: int
+    prompts: int = 1
+
+    def to_dict(self) -> dict[str, int]:
+        """For tables and JSON."""
+        return asdict(self)
+
+
+class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
+    """A construction: calling it runs the algorithm by attention.
+
+    A subclass supplies the exact algorithm (:meth:`reference`), the prompt, the network, a fused
+    evaluation and a certificate; it inherits validation order, backends, saving and loading, and
+    the conformance tests.
+
+    Attributes
+    ----------
+    interpolant
+        The look-up table that the prompt carries.
+    dtype, backend, regime, eps
+        As asked for.
+    """
+
+    kinds: ClassVar[dict[str, type[Emulator]]] = {}
+
+    interpolant: Interpolant
+    dtype: torch.dtype
+    backend: str
+    eps: float | None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        Emulator.kinds[cls.__name__] = cls
+        guard(cls, _BORDER)
+
+    def __init__(self, *, eps: float | None, dtype: torch.dtype, backend: str) -> None:
+        super().__init__()
+        self.eps = check_eps(eps)
+        self.dtype = check_dtype(dtype)
+        self.backend = resolve(backend)
+
+    # ------------------------------------------------------------- what a construction supplies
+
+    @abstractmethod
+    def _exactly(self, *inputs: Tensor) -> Tensor:
+        """Run the exact algorithm, in float64."""
+
+    @abstractmethod
+    def _encode(self, *inputs: Tensor) -> Prompt | LookUps:
+        """Encode data and program as tokens, or as what stands for them."""
+
+    @abstractmethod
+    def check(self, *inputs: Tensor) -> None:
+        """Refuse inputs that the certificate does not cover."""
+
+    @property
+    @abstractmethod
+    def plan(self) -> Plan:
+        """Sizes, before anything is built."""
+
+    @property
+    @abstractmethod
+    def certificate(self) -> Certificate:
+        """The proven error."""
+
+    @abstractmethod
+    def _build_network(self) -> FrozenNetwork: ...
+
+    @abstractmethod
+    def _config(self) -> dict[str, Any]:
+        """Keyword arguments that rebuild this emulator, JSON only; functions by name."""
+
+    # ------------------------------------------------------------------------ what it inherits
+
+    def extra_repr(self) -> str:
+        """What it was asked for, and what is proven of it."""
+        asked = {k: v for k, v in self._config().items() if isinstance(v, (int, float, str)) and v}
+        return ", ".join([*(f"{k}={v}" for k, v in asked.items()), self.certificate.statement])
+
+    @full_precision
+    def reference(self, *inputs: Tensor) -> Tensor:
+        """The exact algorithm, in float64; inputs may lie outside the certified domain."""
+        try:
+            self.check(*inputs)
+        except (BoundError, DtypeError, DeviceError):
+            if not all(isinstance(t, Tensor) for t in inputs):
+                raise
+        return self._exactly(*inputs)
+
+    @full_precision
+    def prompt(self, *inputs: Tensor) -> Prompt | LookUps:
+        """Data and program as tokens; refused where they would not fit in memory."""
+        self.check(*inputs)
+        self.check_literal(inputs[0].device)
+        return self._encode(*inputs)
+
+    @full_precision
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Check the inputs, then run the frozen network on their prompt."""
+        if torch.compiler.is_exporting():
+            return self._run(self._begin(*inputs), *inputs)
+        backend = self._begin(*inputs, later=True)
+        try:
+            return self._run(backend, *inputs)
+        finally:  # whatever the pass says of what it met, changed weights are named before it
+            backend.settle()
+
+    @full_precision
+    def through(self, backend: Backend, *inputs: Tensor) -> Tensor:
+        """As calling it, by a backend that is bound already: for whoever makes several passes."""
+        self._check_once(*inputs)
+        return self._run(backend, *inputs)
+
+    def _run(self, backend: Backend, *inputs: Tensor) -> Tensor:
+        """Write the prompt, let the backend run the network on it, read out."""
+        return self._read(backend.run(self._encode(*inputs)))
+
+    def _read(self, output: Tensor) -> Tensor:
+        return output
+
+    def bind(self) -> Backend:
+        """The backend on this construction's network, whose weights are checked now."""
+        return bind(self.network, self.backend)
+
+    @full_precision
+    @untraced
+    def run(self, *inputs: Tensor) -> Result:
+        """As calling it, with the certificate, the attestation and the ledger of this run."""
+        witness = RecordingBackend(self._begin(*inputs))
+        value = self._run(witness, *inputs)
+        return Result(
+            value, self.certificate, witness.attest(), witness.ledger, passes=witness.passes
+        )
+
+    @untraced
+    def _begin(self, *inputs: Tensor, later: bool = False) -> Backend:
+        """Check the inputs and bind the network.
+
+        An exported program has no host that could look at values or weights: it is the literal
+        network on the literal prompt, and whoever runs it answers for the domain.
+        """
+        if torch.compiler.is_exporting():
+            return bind(self.network, "literal")
+        self._check_once(*inputs)
+        return bind(self.network, self.backend, later=later)
+
+    @untraced
+    def _check_once(self, *inputs: Tensor) -> None:
+        check_matmul_precision(self.dtype)
+        self.check(*inputs)
+        if self.backend == "literal":
+            self.check_literal(inputs[0].device)
+
+    def check_literal(self, device: torch.device) -> None:
+        """Refuse a literal network that would not fit in memory."""
+        check_capacity(
+            f"the literal network ({self.plan.tokens} tokens of {self.plan.features} features)",
+            self.plan.literal_bytes,
+            device,
+            self._smaller,
+        )
+
+    @property
+    def _smaller(self) -> str:
+        """What to do about a literal network that would not fit."""
+        return "use backend='fused', which holds no scores, or fewer samples"
+
+    @full_precision
+    def trace(self, *inputs: Tensor) -> Trace:
+        """What every layer of the literal network does with the inputs' prompt.
+
+        Of a construction that takes several passes, the first.
+        """
+        check_matmul_precision(self.dtype)
+        self.check(*inputs)
+        device = inputs[0].device
+        # A forward pass holds one layer's scores at a time, a trace those of all of them.
+        self._check_trace(self.plan.layers * self.plan.literal_bytes, device)
+        prompt = self._encode(*inputs)
+        if isinstance(prompt, LookUps):
+            self._check_trace(self._traced_bytes(prompt), device)
+            prompt = prompt.prompt()
+        network = self.network.to(device)
+        return trace_network(network, prompt.tokens, features=prompt.features, roles=prompt.roles)
+
+    def _check_trace(self, needed: int, device: torch.device) -> None:
+        check_capacity("a trace of the literal network", needed, device, "trace fewer samples")
+
+    def _traced_bytes(self, prompt: LookUps) -> int:
+        """What a trace of look-ups holds: the scores of all their tokens and prompts at once."""
+        plan, size = self.plan, torch.finfo(self.dtype).bits // 8
+        one = plan.tokens * (2 * plan.tokens + 4 * (plan.features + plan.head_dim))
+        return plan.weight_bytes + size * one * prompt.prompts * max(1, prompt.batch.numel())
+
+    @property
+    @full_precision
+    @for_later
+    def network(self) -> FrozenNetwork:
+        """The literal frozen weights; built on first use, and refused if they would not fit."""
+        built = self._modules.get("_network")
+        if built is None:
+            check_capacity(
+                "the literal weights",
+                self.plan.weight_bytes,
+                torch.device("cpu"),
+                "use fewer features or samples",
+            )
+            with outside_transforms():
+                built = self._build_network().to(self.dtype).seal()
+            self.add_module("_network", built)
+        assert isinstance(built, FrozenNetwork)
+        return built
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the frozen weights."""
+        return self.network.digest
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        moved = fn(torch.zeros((), dtype=self.dtype))
+        if moved.dtype != self.dtype:
+            raise DtypeError(
+                f"the certificate holds for {self.dtype}, so an emulator cannot be cast to "
+                f"{moved.dtype}; build one with dtype={moved.dtype}"
+            )
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def _proved(
+        self,
+        terms: Mapping[str, float],
+        domain: Mapping[str, float | str],
+        steps: Iterable[DerivationStep],
+        *rests_on: Interpolant | Certificate,
+        assumed: tuple[str, ...] = (),
+    ) -> Certificate:
+        """What ``terms`` add up to: no better proven than what it rests on, or than assumptions."""
+        found = dict.fromkeys(a for part in rests_on for a in part.assumptions)
+        kinds = [part.kind for part in rests_on] + ["estimated"] * bool(assumed)
+        return Certificate.total(
+            terms,
+            domain=domain,
+            dtype=self.dtype,
+            backend=self.backend,
+            derivation=tuple(steps),
+            assumptions=(*found, *assumed),
+            kind=weakest(kinds),
+            _verifier=self._verify,
+        )
+
+    def _verify(self, *inputs: Tensor, certified: float, bits: int) -> Verification:
+        """One instance in ball arithmetic, by what :func:`set_verifier` was given."""
+        return _VERIFIER[0](self, inputs, certified, bits)
+
+    # ---------------------------------------------------------------------------------- files
+
+    def card(self) -> tuple[str, dict[str, str]]:
+        what = f"A frozen softmax-attention network that computes {type(self).__name__}."
+        return what, {"Certificate": self.certificate.explain()}
+
+    def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Everything that :meth:`unpack` needs: a JSON-ready config and tensors."""
+        tensors = {f"network.{k}": v for k, v in self.network.state_dict().items()}
+        table, held = describe_table(self.interpolant)
+        tensors |= {f"interpolant.{k}": v for k, v in held.items()}
+        config: dict[str, Any] = {
+            "kind": type(self).__name__,
+            "arguments": self._config(),
+            "interpolant": table,
+            "certificate": json.loads(self.certificate.to_json()),
+            "digest": self.digest,
+        }
+        return config, tensors
+
+    @classmethod
+    def unpack(
+        cls, content: dict[str, Any], tensors: dict[str, Tensor], *, f: Any = None, **_: Any
+    ) -> Emulator:
+        """The inverse of :meth:`pack`."""
+        config = content
+        try:
+            kind = Emulator.kinds[config["kind"]]
+            start = "interpolant."
+            held = {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}
+            it = table_from(config["interpolant"], held)
+            if f is not None:
+                _check_same_function(it, kind._tabled(f, it))
+            emulator = kind._rebuild(config["arguments"], it, f)  # which proves the table anew
+            found = emulator.interpolant
+            reached(it.error, found.error, found.kind)
+        except ProgramError:
+            raise
+        except (KeyError, TypeError, AttributeError, IceformError) as broken:
+            raise IntegrityError(
+                f"the folder holds no emulator of this version: {broken!r}"
+            ) from None
+        weights = {k: v for k, v in tensors.items() if k.startswith("network.")}
+        built = {f"network.{k}": v for k, v in emulator.network.state_dict().items()}
+        same = weights.keys() == built.keys() and all(
+            weights[k].dtype == t.dtype and torch.equal(weights[k], t) for k, t in built.items()
+        )
+        if not same or emulator.digest != config.get("digest"):
+            raise IntegrityError(
+                "the weights in the folder are not the ones its config describes "
+                "(another version of the library wrote them, or the file was altered)"
+            )
+        return emulator
+
+    @classmethod
+    def _tabled(cls, f: Any, it: Interpolant) -> Any:
+        """What a table holds of a function that is given to load."""
+        return f
+
+    @classmethod
+    @abstractmethod
+    def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
+        """The inverse of :meth:`_config`, around a ready look-up table."""
+
+
+_VERIFIER: list[Callable[[Emulator, Sequence[Tensor], float, int], Verification]] = []
+
+
+def set_verifier(
+    verify: Callable[[Emulator, Sequence[Tensor], float, int], Verification],
+) -> None:
+    """Say what encloses the exact algorithm of a construction; it knows every one of them."""
+    _VERIFIER[:] = [verify]
+
+
+_COMPARED = 1025  # points at which a function given to load() is compared with its table
+
+
+def _derivative(f: Any) -> Any:
+    """What is looked up of a loss; a function is itself."""
+    return f.derivative if isinstance(f, Loss) else f
+
+
+def _check_same_function(it: Interpolant, f: Any) -> None:
+    """Refuse a function that the saved look-up table was not made for."""
+    function = ScalarFunction.of(_derivative(f), it.low, it.high, kinks=())
+    z = torch.linspace(it.low, it.high, _COMPARED, dtype=torch.float64)
+    off = float((it(z) - function(z)).abs().max())
+    allowed = it.error + 64 * torch.finfo(torch.float64).eps * max(it.size, 1.0)
+    if not off <= allowed:
+        raise ProgramError(
+            f"the saved look-up table is off by {off:.3g} from this f, its certified error is "
+            f"{at_most(it.error, '.3g')}; pass the function it was made for"
+        )

@@ -1,0 +1,202 @@
+"""The domain of a certificate: which inputs it speaks of."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from iceform.arithmetic import exactly
+from iceform.errors import BoundError, ShapeError
+from iceform.run.primitives import SampleMaxima
+from iceform.validation import (
+    check_largest,
+    check_pair,
+    check_positive,
+    check_size,
+    largest_entry,
+    unwrapped,
+)
+
+_LARGEST = 1e100  # keys hold squares of residuals
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Bounds on samples x_i, labels y_i and coefficients w.
+
+    Parameters
+    ----------
+    dim, samples
+        d and n.
+    x, y, w
+        Entrywise bounds.
+    x_norm, w_norm
+        2-norm bounds of each sample and of w; they can only narrow the domain.
+    labelled
+        Whether y enters the residual (it does not for margins and generalised linear models).
+    z_range
+        A narrower range of z = w.x - y, checked on every input.
+    """
+
+    dim: int
+    samples: int
+    x: float
+    y: float
+    w: float
+    x_norm: float
+    w_norm: float
+    labelled: bool = True
+    z_range: tuple[float, float] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        dim: int,
+        samples: int,
+        bound: float,
+        *,
+        x_norm: float | None = None,
+        w_norm: float | None = None,
+        y_bound: float | None = None,
+        w_bound: float | None = None,
+        z_range: tuple[float, float] | None = None,
+        labelled: bool = True,
+        dtype: torch.dtype = torch.float64,
+    ) -> Domain:
+        """Fill in what is not given: ``bound`` for entries, sqrt(d) times it for norms.
+
+        Data of ``dtype`` hold 0.6, say, as the nearest number there is; the domain reaches to that.
+        """
+        check_size("dim", dim)
+        check_size("samples", samples)
+
+        def held(name: str, value: float, *, zero: bool = False) -> float:
+            return _as_held(check_positive(name, value, zero=zero), dtype)
+
+        x = held("bound", bound)
+        y = x if y_bound is None else held("y_bound", y_bound, zero=True)
+        w = x if w_bound is None else held("w_bound", w_bound)
+        root = math.sqrt(dim)
+        xn = root * x if x_norm is None else min(root * x, held("x_norm", x_norm))
+        wn = root * w if w_norm is None else min(root * w, held("w_norm", w_norm))
+        if z_range is not None:
+            z_range = check_pair("z_range", z_range)
+        domain = cls(dim, samples, x, y, w, xn, wn, labelled, z_range)
+        if not domain.terms < _LARGEST:
+            raise BoundError(
+                f"residuals reach {domain.terms:.3g} with these bounds, beyond {_LARGEST:.0e}, "
+                "where squares overflow; scale the data"
+            )
+        return domain
+
+    @property
+    def terms(self) -> float:
+        """Bound of sum_j |x_j w_j| + |y|, the terms of a residual (Cauchy-Schwarz or entrywise)."""
+        products = min(self.dim * self.x * self.w, self.x_norm * self.w_norm)
+        return products + (self.y if self.labelled else 0.0)
+
+    @property
+    def residuals(self) -> tuple[float, float]:
+        """The range of z."""
+        return self.z_range or (-self.terms, self.terms)
+
+    def describe(self) -> dict[str, float | str]:
+        """For certificates."""
+        low, high = self.residuals
+        out: dict[str, float | str] = {
+            "samples x dim": f"{self.samples} x {self.dim}",
+            "max |x|": self.x,
+            "max |y|": self.y,
+            "max |w|": self.w,
+            "z = w.x - y": f"in [{exactly(low)}, {exactly(high)}]",
+        }
+        root = math.sqrt(self.dim)
+        if self.x_norm < root * self.x:
+            out["max ||x||_2"] = self.x_norm
+        if self.w_norm < root * self.w:
+            out["||w||_2"] = self.w_norm
+        return out
+
+    def watch(self, backend: str = "fused") -> SampleMaxima:
+        """What a pass shows its samples to, for :meth:`check_data` to ask afterwards."""
+        return SampleMaxima(self.x_norm if self._has_x_norm else None, backend)
+
+    def check_data(self, x: Tensor, y: Tensor, seen: SampleMaxima | None = None) -> None:
+        """Refuse samples or labels outside the domain; ``seen`` has looked at all samples."""
+        self._check_data_sizes(*torch.cat(self._sizes_of_data(x, y, seen)).tolist())
+
+    def check_coefficients(self, w: Tensor) -> None:
+        """Refuse coefficients outside the domain."""
+        self.check_sizes(*torch.cat(self._sizes_of_coefficients(w)).tolist())
+
+    def sizes(self, x: Tensor, y: Tensor, w: Tensor, seen: SampleMaxima | None = None) -> Tensor:
+        """What :meth:`check_inputs` asks for; no GPU is waited for."""
+        if seen is not None and seen.whole is not None:
+            return seen.whole
+        return torch.cat([*self._sizes_of_data(x, y, seen), *self._sizes_of_coefficients(w)])
+
+    def check_inputs(self, sizes: Tensor) -> None:
+        """Refuse samples, labels or coefficients outside the domain, once they are measured."""
+        y, x, longest, *of_w = sizes.tolist()
+        self._check_data_sizes(y, x, longest)
+        self.check_sizes(*of_w)
+
+    def _sizes_of_data(self, x: Tensor, y: Tensor, seen: SampleMaxima | None) -> list[Tensor]:
+        for name, value in (("x", x), ("y", y)):
+            if not value.numel():
+                raise ShapeError(f"{name} is empty, shape {tuple(value.shape)}")
+        if seen is None:
+            seen = self.watch()
+            seen.watch_all(x)
+        return [largest_entry(y).double()[None], seen.sizes]
+
+    def _check_data_sizes(self, y: float, x: float, longest: float) -> None:
+        check_largest("y", y, self.y, "scale the labels or raise bound= (or y_bound=)")
+        check_largest("x", x, self.x, "scale the samples or raise bound=")
+        if self._has_x_norm:
+            check_largest("||x||_2", longest, self.x_norm, "raise x_norm=")
+
+    def _sizes_of_coefficients(self, w: Tensor) -> list[Tensor]:
+        """Their largest entry and, where it is bounded, their 2-norm."""
+        if not w.numel():
+            raise ShapeError(f"w is empty, shape {tuple(w.shape)}")
+        largest = largest_entry(w).double()
+        norm = unwrapped(w.detach().norm(dim=-1)).amax().double() if self._has_w_norm else largest
+        return [largest[None], norm[None]]
+
+    def check_sizes(self, largest: float, norm: float) -> None:
+        """The same, knowing only their largest entry and 2-norm."""
+        check_largest("w", largest, self.w, "raise bound= (or w_bound=), or take smaller steps")
+        if self._has_w_norm:
+            check_largest("||w||_2", norm, self.w_norm, "raise w_norm=")
+
+    @property
+    def _has_w_norm(self) -> bool:
+        """The same for w."""
+        return self.w_norm < math.sqrt(self.dim) * self.w
+
+    @property
+    def _has_x_norm(self) -> bool:
+        """Whether the bound of a sample's 2-norm says more than that of its entries."""
+        return self.x_norm < math.sqrt(self.dim) * self.x
+
+    def check_residuals(self, z: Tensor) -> None:
+        """Refuse residuals outside an explicit z_range."""
+        if self.z_range is None:
+            return
+        low, high = self.z_range
+        z = unwrapped(z)
+        least, most = float(z.min()), float(z.max())
+        if not (least >= low and most <= high):
+            raise BoundError(
+                f"z = w.x - y reaches [{least:.6g}, {most:.6g}], the certificate holds on "
+                f"[{exactly(low)}, {exactly(high)}]; widen z_range="
+            )
+
+
+def _as_held(bound: float, dtype: torch.dtype) -> float:
+    """The bound, or the number next to it that stands for it in ``dtype`` where that is larger."""
+    return max(bound, float(torch.tensor(bound, dtype=dtype)))

@@ -1,0 +1,228 @@
+r"""Gradients by one frozen layer: of every sample, and one step along their mean.
+
+thm:attn_sim_f is stated for the residual map, and cor:in-context-GD-attn for the gradients of the
+samples. cor:in-context-sim-gd prints a readout that gives the mean gradient; the step needs w as
+well. Every token carries w and attention weights sum to one, so the value row
+
+.. math:: w - \eta\,(v_k x_i - o_i + \lambda w)
+
+brings w along exactly, and the mean over the queries is the ridge-shrunk step. Step size and
+shrinkage sit in the prompt, not in the weights: one frozen layer runs every schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor
+
+from iceform.expressions import ScalarFunction
+from iceform.expressions.losses import Loss
+from iceform.paper.residual import (
+    SAME,
+    LossLike,
+    Rates,
+    ResidualEmulator,
+    ResidualOptions,
+    three_inputs,
+)
+from iceform.run import Backend, bind, rounding_of
+from iceform.run.primitives import SampleMaxima, is_transformed
+from iceform.validation import check_matmul_precision, check_positive
+
+
+class SampleGradients(ResidualEmulator):
+    r"""Per-sample gradients of any loss (cor:in-context-GD-attn).
+
+    ``em(X, y, w)`` is :math:`[\nabla_w \ell_i(w)]_i`, shape (*batch, n, d): for losses on the
+    residual :math:`\ell'(w \cdot x_i - y_i) x_i`, for margins and generalised linear models as
+    :mod:`iceform.expressions.losses` says.
+
+    Parameters
+    ----------
+    loss
+        A name, a :class:`Loss`, or the derivative l'(t) as a function.
+    dim, samples, bound
+        d, n and the entrywise bound of x, y and w.
+    eps
+        The sup-norm error to certify; None for the best the dtype can do.
+    regime
+        "spectral" (default) or "hard", the paper's.
+    dtype, backend
+        What the certificate is for.
+    kinks, tokens, x_norm, w_norm, y_bound, w_bound, z_range, interpolant, estimate
+        Narrower domains, a fixed table size, a ready look-up table, or leave to hold ``eps`` by
+        an estimate where f cannot be enclosed.
+    room
+        Grid tokens that the weights have room for: all functions whose tables fit share them.
+    """
+
+    def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
+        return (2, 1, 1), (self.domain.samples, self.domain.dim)
+
+    def _exactly(self, *inputs: Tensor) -> Tensor:
+        """l'(z_i) x_i, exactly (float64)."""
+        return self._exact(*three_inputs(inputs))
+
+    def _run(self, backend: Backend, *inputs: Tensor) -> Tensor:
+        return backend.run(self._encode(*inputs))[..., :-1]
+
+    def reprogram(self, loss: Any, eps: float | str | None = SAME) -> SampleGradients:
+        """Another loss on the same frozen weights: only the prompt changes.
+
+        Parameters
+        ----------
+        loss
+            As for the constructor.
+        eps
+            What it has to hold, by default what this one does; None accepts what comes out. Where
+            the present keys do, only values change; else the table is another one.
+
+        Raises
+        ------
+        PrecisionError
+            Where no table that fits into these weights holds ``eps``.
+        """
+        changed = Loss.of(loss)
+        return self._on_the_same_weights(
+            changed, eps, lambda **asked: type(self)(changed, dtype=self.dtype, **asked)
+        )
+
+
+class ResidualMap(SampleGradients):
+    """f(w.x_i - y_i) x_i for any continuous f (thm:attn_sim_f).
+
+    ``em(X, y, w)`` has shape (*batch, n, d). The error is at most max|x| times the interpolation
+    error of f, plus rounding.
+
+    Parameters
+    ----------
+    f
+        Continuous and elementwise.
+    dim, samples, bound, eps, regime, dtype, backend
+        As for :class:`SampleGradients`.
+    """
+
+    def __init__(
+        self,
+        f: Callable[[Tensor], Tensor] | ScalarFunction | Loss,
+        **options: Unpack[ResidualOptions],
+    ) -> None:
+        super().__init__(f, **options)
+
+
+class GradientStep(ResidualEmulator):
+    r"""One step of gradient descent with ridge shrinkage (cor:in-context-sim-gd, corrected).
+
+    ``em(X, y, w)`` is :math:`w - \eta (\frac1n \sum_i \nabla \ell_i(w) + \lambda w)`, shape
+    (*batch, d).
+
+    Parameters
+    ----------
+    loss
+        A name, a :class:`Loss`, or the derivative l'(t) as a function.
+    lr
+        The step size eta.
+    l2
+        lambda of the penalty (lambda/2) ||w||^2.
+    dim, samples, bound, eps, regime, dtype, backend, options
+        As for :class:`SampleGradients`.
+    """
+
+    def __init__(
+        self,
+        loss: LossLike,
+        lr: float = 1.0,
+        l2: float = 0.0,
+        **options: Unpack[ResidualOptions],
+    ) -> None:
+        rates = Rates(check_positive("lr", lr), lr * check_positive("l2", l2, zero=True))
+        super().__init__(loss, rates=rates, **options)
+        self._program = {"lr": float(lr), "l2": float(l2)}
+        self._warm_up()
+
+    def _kept(self, rates: Rates) -> float:
+        return (1 + rates.shrink) * self.domain.w
+
+    def _sum_error(self) -> float:
+        return rounding_of(self.backend).sum_error(self.dtype, self.domain.samples)
+
+    def _factors(self, rates: Rates) -> tuple[float, float]:
+        """A sample's row is (1 - shrink) w - gain (look-up - offset) x; the readout is the mean."""
+        return -rates.gain, 1 - rates.shrink
+
+    def _exactly(self, *inputs: Tensor) -> Tensor:
+        """The exact step (float64)."""
+        x, y, w = inputs
+        return self._exact_step(x, y, w, self.rates)
+
+    def _exact_step(self, x: Tensor, y: Tensor, w: Tensor, rates: Rates) -> Tensor:
+        gradient = self._exact(x, y, w).mean(-2)
+        return (1 - rates.shrink) * w.double() - rates.gain * gradient
+
+    def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
+        return (2, 1, 1), (self.domain.dim,)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Check the inputs, then run the frozen network on their prompts.
+
+        Where the pass shows its samples to the check as it reads them, values are checked after
+        it and before anything is returned: they are read from memory once. A GPU measures what is
+        left while the host compares weights.
+        """
+        if not self._can_watch(*inputs):
+            return super().forward(*inputs)
+        check_matmul_precision(self.dtype)
+        x, y, w = three_inputs(inputs)
+        self._check_shapes(x, y, w)
+        seen = self.domain.watch(self.backend)
+        backend = bind(self.network, self.backend, later=True)
+        try:
+            step = self._step(backend, x, y, w, self.rates, seen)
+            sizes = self.domain.sizes(x, y, w, seen)
+        finally:
+            backend.settle()
+        self._check_values(x, y, w, sizes)
+        return step
+
+    def _can_watch(self, *inputs: Tensor) -> bool:
+        """Whether a pass reads x as it is (margins read y x), outside any transform."""
+        literal = rounding_of(self.backend).literal
+        if literal or self.loss.kind == "margin" or torch.compiler.is_exporting():
+            return False
+        return all(isinstance(t, Tensor) and t.numel() and not is_transformed(t) for t in inputs)
+
+    def _run(self, backend: Backend, *inputs: Tensor) -> Tensor:
+        x, y, w = inputs
+        return self._step(backend, x, y, w, self.rates)
+
+    def step_at(self, x: Tensor, y: Tensor, w: Tensor, lr: float, shrink: float = 0.0) -> Tensor:
+        """One pass of the same frozen layer at another step size and shrinkage: another prompt."""
+        return self._step(self.bind(), x, y, w, Rates(lr, shrink))
+
+    def _step(
+        self, backend: Backend, x: Tensor, y: Tensor, w: Tensor, rates: Rates,
+        watch: SampleMaxima | None = None,
+    ) -> Tensor:  # fmt: skip
+        """One pass of the same frozen layer at any rates: the mean of the samples' rows."""
+        return backend.mean(self._look_ups(x, y, w, rates), watch, self.dtype)
+
+    def reprogram(
+        self, loss: LossLike, lr: float | None = None, l2: float | None = None,
+        eps: float | str | None = SAME,
+    ) -> GradientStep:  # fmt: skip
+        """Another loss, step or shrinkage on the same frozen weights.
+
+        ``eps`` is as for :meth:`SampleGradients.reprogram`.
+        """
+        changed = Loss.of(loss)
+        lr = self._program["lr"] if lr is None else lr
+        l2 = self._program["l2"] if l2 is None else l2
+        return self._on_the_same_weights(
+            changed, eps, lambda **asked: type(self)(changed, lr, l2, dtype=self.dtype, **asked)
+        )
+
+    def _config(self) -> dict[str, Any]:
+        return {**super()._config(), **self._program}

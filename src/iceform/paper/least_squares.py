@@ -1,0 +1,334 @@
+r"""Least squares and ridge by gradient descent in context (thm:attn_sim_lr, thm:attn_sim_rr).
+
+The paper claims one layer for any data; with frozen weights that is impossible (n = d = 1: y/x is
+unbounded). On bounded data of bounded condition one head with a grid of data sets can do it, with
+tokens exponential in n d. What is built here takes depth instead: if the Gram matrix X'X/n has
+eigenvalues in [alpha, L], with :math:`\kappa = L/\alpha`, about
+:math:`(\sqrt\kappa/2) \ln(4 R/\epsilon)` passes with Chebyshev step sizes in Leja order reach the
+solution, R being its norm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iceform.arithmetic import at_most, exactly, gram_eigenvalues
+from iceform.arithmetic.units import UNIT
+from iceform.certificates import Certificate, DerivationStep
+from iceform.errors import BoundError, PrecisionError
+from iceform.heads import FrozenNetwork, LookUps, Prompt
+from iceform.paper.base import Emulator, Plan
+from iceform.paper.descent import GradientDescent, backend_for
+from iceform.paper.schedules import EIGENVALUE_SLACK, Schedule, steps_needed
+from iceform.run import Backend
+from iceform.tables import Interpolant
+from iceform.validation import check_positive, check_size, check_tensors, untraced
+
+_SETTLED = 1e-6  # what a solution may be longer than the radius
+_CONVERGENCE_SHARE = 0.5  # of eps for the distance to the solution; emulation gets the rest
+
+
+class RidgeRegression(Emulator):
+    r"""argmin over w of ||X w - y||^2 + alpha ||w||^2, scikit-learn's convention.
+
+    ``em(X, y)`` is the solution, shape (*batch, d). Since the loss is a mean over samples, the
+    penalty is :math:`\lambda = \alpha / n`.
+
+    Parameters
+    ----------
+    alpha
+        The penalty.
+    dim, samples, bound
+        d, n and the entrywise bound of x and y.
+    largest, smallest
+        Bounds of the eigenvalues of X'X/n; the data is checked against them. ``largest`` defaults
+        to the worst case, the squared norm of a sample.
+    radius
+        Bound of the solution's 2-norm; checked after the run by the certified residual.
+    steps
+        Passes; None takes as many as eps needs.
+    schedule
+        "chebyshev" (default), "constant" or "nesterov".
+    eps
+        The sup-norm error to certify: distance to the exact solution, convergence included.
+    tokens
+        A fixed number of grid tokens per sample instead of as many as eps needs.
+    """
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        *,
+        dim: int,
+        samples: int,
+        bound: float = 1.0,
+        largest: float | None = None,
+        smallest: float = 0.0,
+        radius: float = 1.0,
+        steps: int | None = None,
+        schedule: str = "chebyshev",
+        eps: float | None = 1e-6,
+        regime: str = "spectral",
+        dtype: torch.dtype = torch.float64,
+        backend: str = "auto",
+        x_norm: float | None = None,
+        y_bound: float | None = None,
+        unrolled: bool = False,
+        tokens: int | None = None,
+        interpolant: Interpolant | None = None,
+    ) -> None:
+        super().__init__(eps=eps, dtype=dtype, backend=backend_for(backend, unrolled))
+        self._asked: dict[str, Any] = {
+            "alpha": alpha, "dim": dim, "samples": samples, "bound": bound, "largest": largest,
+            "smallest": smallest, "radius": radius, "steps": steps, "schedule": schedule,
+            "eps": eps, "regime": regime, "backend": backend, "x_norm": x_norm,
+            "y_bound": y_bound, "unrolled": unrolled, "tokens": tokens,
+        }  # fmt: skip
+        check_size("dim", dim)
+        check_size("samples", samples)
+        self.alpha = check_positive("alpha", alpha, zero=True)
+        self.radius = check_positive("radius", radius)
+        root = math.sqrt(dim) * check_positive("bound", bound)
+        norm = root if x_norm is None else min(root, check_positive("x_norm", x_norm))
+        l2 = self.alpha / samples
+        self.eigenvalues = self._range(norm**2 if largest is None else largest, smallest)
+        # Data are checked to have eigenvalues in this range, which is a little more.
+        slack = EIGENVALUE_SLACK * self.eigenvalues[1]
+        hessian = (max(0.0, self.eigenvalues[0] - slack) + l2, self.eigenvalues[1] + slack + l2)
+        if not hessian[0] > 0:
+            raise BoundError(
+                "the least eigenvalue of X'X/n plus alpha/n must be positive; "
+                "pass smallest= (or condition=), or alpha > 0"
+            )
+        count = self._count(steps, schedule, hessian)
+        lr = 2 / sum(hessian) if schedule == "constant" else None
+        planned = Schedule.of(schedule, count, lr, hessian)
+        # Iterates stay within ||w*|| + growth ||w0 - w*|| of the origin, and w0 = 0.
+        w_norm = self.radius * (1 + planned.growth(hessian)) * (1 + EIGENVALUE_SLACK)
+        share = None if self.eps is None else (1 - _CONVERGENCE_SHARE) * self.eps
+        self.descent = GradientDescent.within(
+            share,
+            "squared",
+            count,
+            lr,
+            l2,
+            schedule=schedule,
+            hessian=hessian,
+            unrolled=unrolled,
+            dim=dim,
+            samples=samples,
+            bound=bound,
+            regime=regime,
+            dtype=dtype,
+            backend=backend,
+            x_norm=x_norm,
+            y_bound=y_bound,
+            w_bound=w_norm,
+            w_norm=w_norm,
+            tokens=tokens,
+            interpolant=interpolant,
+        )
+        self.regime = regime
+        self.interpolant = self.descent.interpolant
+        self.domain = self.descent.domain
+        error = self.certificate.error
+        if self.eps is not None and not error <= self.eps:
+            raise PrecisionError(
+                f"{count} passes are certified to {at_most(error, '.3g')}, not to eps = "
+                f"{self.eps:.3g}; "
+                "leave out steps= to take as many as needed",
+                best=error,
+            )
+
+    def _range(self, largest: float, smallest: float) -> tuple[float, float]:
+        top = check_positive("largest", largest)
+        least = check_positive("smallest", smallest, zero=True)
+        if least > top:
+            raise BoundError(f"smallest eigenvalue {least:.6g} exceeds the largest {top:.6g}")
+        return least, top
+
+    def _count(self, steps: int | None, schedule: str, hessian: tuple[float, float]) -> int:
+        if steps is not None:
+            return check_size("steps", steps)
+        target = 1e-9 if self.eps is None else _CONVERGENCE_SHARE * self.eps
+        return steps_needed(schedule, *hessian, 0.999 * target / self.radius)
+
+    @property
+    def passes(self) -> int:
+        """Passes through the frozen layer."""
+        return len(self.descent.schedule)
+
+    @property
+    def l2(self) -> float:
+        """lambda = alpha / n."""
+        return self.descent.l2
+
+    @cached_property
+    def certificate(self) -> Certificate:
+        """Emulation error of the last iterate plus its distance to the solution."""
+        inner = self.descent.certificate
+        hessian = self.descent.hessian
+        contraction = self.descent.schedule.contraction(hessian)
+        left = contraction * self.radius * (1 + _SETTLED)
+        step = DerivationStep(
+            "convergence", "contraction times ||w*||", left, f"{self.passes} passes from w = 0"
+        )
+        low, high = self.eigenvalues
+        domain = {
+            **inner.domain,
+            "eigenvalues of X'X/n": f"in [{exactly(low)}, {exactly(high)}]",
+            "||w*||_2": self.radius,
+        }
+        terms = {**inner.terms, "convergence": left}
+        return self._proved(terms, domain, (*inner.derivation, step), inner)
+
+    def check(self, *inputs: Tensor) -> None:
+        """Shapes and bounds, then the eigenvalues of X'X/n."""
+        if len(inputs) != 2:
+            raise TypeError(f"call with (X, y), got {len(inputs)} arguments")
+        x, y = inputs
+        n, d = self.domain.samples, self.domain.dim
+        device = x.device if isinstance(x, Tensor) else torch.device("cpu")
+        check_tensors({"x": (x, (n, d)), "y": (y, (n,))}, self.dtype, device)
+        self.domain.check_data(x, y)
+        data = x.detach().double()
+        seen, off = gram_eigenvalues(data)
+        low, high = self.eigenvalues
+        slack = EIGENVALUE_SLACK * high
+        least, most = max(0.0, float(seen.min()) - off), float(seen.max()) + off
+        if not (least >= low - slack and most <= high + slack):
+            raise BoundError(
+                f"the eigenvalues of X'X/n reach from {least:.6g} to {most:.6g}, the certificate "
+                f"holds in [{exactly(low)}, {exactly(high)}]; pass smallest= and largest= that "
+                "cover them"
+            )
+
+    @untraced
+    def _check_radius(self, x: Tensor, y: Tensor, w: Tensor) -> None:
+        """||w*|| <= ||w|| + ||gradient at w|| / alpha must be within the radius."""
+        x, y, w = x.detach().double(), y.detach().double(), w.detach().double()
+        residual = (x @ w[..., None])[..., 0] - y
+        gradient = (residual[..., None, :] @ x)[..., 0, :] / self.domain.samples + self.l2 * w
+        n, d = x.shape[-2:]
+        terms = (x.abs() @ w.abs()[..., None])[..., 0] + y.abs()
+        slips = (terms[..., None, :] @ x.abs())[..., 0, :] / n + self.l2 * w.abs()
+        off = gradient.norm(dim=-1) + (n + d + 16) * UNIT * slips.norm(dim=-1)
+        most = w.norm(dim=-1) + off / self.descent.hessian[0]
+        if not bool((most <= self.radius * (1 + _SETTLED)).all()):
+            raise BoundError(
+                f"the solution's norm may reach {float(most.max()):.6g}, the certificate holds up "
+                f"to {exactly(self.radius)}; raise radius="
+            )
+
+    def _start(self, x: Tensor) -> Tensor:
+        return x.new_zeros(*x.shape[:-2], self.domain.dim)
+
+    def _run(self, backend: Backend, *inputs: Tensor) -> Tensor:
+        x, y = inputs
+        try:
+            solution = self.descent._run(backend, x, y, self._start(x))
+        except BoundError as left:
+            raise BoundError(
+                f"an iterate left the domain that radius={exactly(self.radius)} gives ({left}); "
+                "the "
+                "solution is larger than that, so raise radius="
+            ) from None
+        self._check_radius(x, y, solution)
+        return solution
+
+    def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
+        return (2, 1), (self.domain.dim,)
+
+    def _exactly(self, *inputs: Tensor) -> Float[Tensor, "*b d"]:
+        """The closed form (X'X/n + lambda I)^{-1} X'y/n (float64)."""
+        x, y = (t.double() for t in inputs)
+        n, d = self.domain.samples, self.domain.dim
+        eye = torch.eye(d, dtype=torch.float64, device=x.device)
+        moment = (y[..., None, :] @ x)[..., 0, :] / n
+        solution: Tensor = torch.linalg.solve(x.mT @ x / n + self.l2 * eye, moment)
+        return solution
+
+    def _encode(self, *inputs: Tensor) -> Prompt | LookUps:
+        """The first pass's prompt, at w = 0."""
+        x, y = inputs
+        return self.descent._encode(x, y, self._start(x))
+
+    @property
+    def network(self) -> FrozenNetwork:
+        """The frozen layer of every pass (or the unrolled network)."""
+        return self.descent.network
+
+    def _build_network(self) -> FrozenNetwork:
+        return self.descent.network
+
+    @property
+    def _smaller(self) -> str:
+        return self.descent._smaller
+
+    @property
+    def plan(self) -> Plan:
+        """As for gradient descent."""
+        return self.descent.plan
+
+    def _config(self) -> dict[str, Any]:
+        return {**self._asked, "dtype": str(self.dtype).removeprefix("torch.")}
+
+    @classmethod
+    def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
+        options = {**arguments, "dtype": getattr(torch, arguments["dtype"])}
+        return cls(interpolant=it, **options)
+
+
+class LeastSquares(RidgeRegression):
+    """argmin over w of ||X w - y||^2 for data whose X'X/n is well conditioned.
+
+    ``em(X, y)`` is the solution, shape (*batch, d).
+
+    Parameters
+    ----------
+    condition
+        kappa, the largest over the smallest eigenvalue of X'X/n; the data is checked.
+    largest
+        Bound of the largest one; the worst case by default.
+    dim, samples, bound, radius, steps, schedule, eps, regime, dtype, backend
+        As for :class:`RidgeRegression`.
+    """
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        samples: int,
+        condition: float,
+        largest: float | None = None,
+        bound: float = 1.0,
+        x_norm: float | None = None,
+        **options: Any,
+    ) -> None:
+        if not isinstance(condition, int | float) or not (
+            math.isfinite(condition) and condition >= 1
+        ):
+            raise BoundError(f"condition must be at least 1 and finite, got {condition!r}")
+        check_size("dim", dim)
+        norm = math.sqrt(dim) * check_positive("bound", bound)
+        norm = norm if x_norm is None else min(norm, check_positive("x_norm", x_norm))
+        top = norm**2 if largest is None else check_positive("largest", largest)
+        super().__init__(
+            0.0,
+            dim=dim,
+            samples=samples,
+            bound=bound,
+            largest=top,
+            smallest=top / condition,
+            x_norm=x_norm,
+            **options,
+        )
+        self._asked = {k: v for k, v in self._asked.items() if k not in ("alpha", "smallest")}
+        self._asked |= {"condition": condition, "largest": largest}

@@ -1,0 +1,294 @@
+"""Softmax averages by prompts: kernel regression, a Hopfield memory, any given head."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from iceform.arithmetic.doubled import Doubled, softmax_average
+from iceform.certificates import (
+    Result,
+)
+from iceform.heads import Features
+from iceform.paper.library.passes import (
+    STRAY,
+    UNREAD,
+    HeadSizes,
+    PassRecorder,
+    PromptAlgorithm,
+    TargetHead,
+    as_doubled,
+    require_labels,
+)
+from iceform.validation import (
+    check_bound,
+    check_positive,
+    check_size,
+    plain_tensor,
+)
+
+if TYPE_CHECKING:
+    from iceform.paper.library.network import PromptLibrary
+
+
+@dataclass(frozen=True)
+class KernelPrompts(PromptAlgorithm):
+    r"""Nadaraya and Watson's kernel regression, at the samples; ``predict`` answers other points.
+
+    .. math:: \hat y(q) = \sum_i y_i e^{-\gamma\|q - x_i\|^2} / \sum_i e^{-\gamma\|q - x_i\|^2}
+
+    Softmax attention with keys :math:`2\gamma x_j` and biases :math:`-\gamma\|x_j\|^2` has these
+    weights. Entries of samples, labels and points are in [-1, 1].
+
+    Parameters
+    ----------
+    gamma
+        How fast the kernel falls.
+    queries
+        Points answered per pass.
+    """
+
+    gamma: float = 2.0
+    queries: int = 16
+
+    def __post_init__(self) -> None:
+        check_positive("gamma", self.gamma)
+        check_size("queries", self.queries)
+
+    def _spans(self, dim: int) -> Tensor:
+        # On |x|, |q| <= 1 the best sample's logit is at least -3 d gamma, and a query token, which
+        # has a point but no square, reaches 2 d gamma as a key: both must lose against a sample.
+        margin = 5 * dim * self.gamma + math.log(self.queries) + UNREAD
+        k = [2 * self.gamma] * dim + [self.gamma * dim, margin]
+        return torch.tensor([k, [1.0] * (dim + 2)], dtype=torch.float64)
+
+    def sizes(self, dim: int, samples: int) -> HeadSizes:
+        """A token for every sample and for every point of a pass."""
+        points = torch.zeros(self.queries, dim, dtype=torch.float64)
+        zeros = torch.zeros(samples, dim, dtype=torch.float64)
+        head = self._target(zeros, zeros[:, 0], points)
+        return head.sizes(self._spans(dim), bound=float(max(1, dim)))
+
+    def target(self, x: Tensor, y: Tensor | None) -> TargetHead:
+        """The first samples as points."""
+        return self._target(x, require_labels(y), x[: self.queries])
+
+    def _target(self, x: Tensor, y: Tensor, points: Tensor) -> TargetHead:
+        n, dim = x.shape
+        at, spans = Features.of(x=dim, square=1, y=1, is_query=1), self._spans(dim)
+        tokens = x.new_zeros(n + len(points), at.total)
+        tokens[:n, at["x"]], tokens[n:, at["x"]] = x, points
+        tokens[:n, at["square"]] = x.square().sum(-1, keepdim=True)
+        tokens[:n, at["y"]] = y[:, None]
+        tokens[n:, at["is_query"]] = 1.0
+        eye = torch.eye(dim, dtype=torch.float64)
+        w_k = torch.zeros(dim + 2, at.total, dtype=torch.float64)
+        w_k[:dim, at["x"]] = 2 * self.gamma * eye
+        w_k[dim, at["square"]] = -self.gamma
+        w_k[dim + 1, at["is_query"]] = -float(spans[0, -1])
+        w_q = torch.zeros_like(w_k)
+        w_q[:dim, at["x"]], w_q[dim:, at["is_query"]] = eye, 1.0
+        w_v = torch.zeros(1, at.total, dtype=torch.float64)
+        w_v[:, at["y"]] = 1.0
+        return TargetHead.balanced(tokens, w_k, w_q, w_v, slice(n, None), spans)
+
+    def run(self, passes: PassRecorder, x: Tensor, y: Tensor | None) -> Result:
+        """The averages at the samples."""
+        labels = require_labels(y)
+        values, error = self.averages(passes, x, labels, x)
+        passes.ledger.note("prompt", "samples, |x|^2 and labels, and the points that ask")
+        certificate = passes.certificate(
+            {"passes": error},
+            {"samples x dim": f"{x.shape[0]} x {x.shape[1]}", "max |x|": 1.0, "max |y|": 1.0},
+        )
+        return passes.result(
+            values, certificate, lambda: self._enclosed(x, labels), len(x) * x.numel(),
+            _predict=_KernelMemory(self, passes.library, x, labels),
+        )  # fmt: skip
+
+    def averages(
+        self, passes: PassRecorder, x: Tensor, y: Tensor, points: Tensor
+    ) -> tuple[Tensor, float]:
+        """The averages at points, and what each may be off by."""
+        check_bound("x", x, 1.0, "scale the samples into [-1, 1]")
+        check_bound("y", y, 1.0, "scale the labels into [-1, 1]")
+        check_bound("points", points, 1.0, "predict inside [-1, 1]")
+        parts, worst = [], 0.0
+        for chunk in torch.split(points, self.queries):
+            out, error = passes.attend(self._target(x, y, chunk))
+            parts.append(out[:, 0])
+            worst = max(worst, error + STRAY)
+        worst += 2 * passes.moved(self.sizes(x.shape[1], len(x)).logits, x.shape[1])
+        return torch.cat(parts), worst
+
+    def _enclosed(self, x: Tensor, y: Tensor) -> Doubled:
+        apart = Doubled.exactly(x)[:, None] - Doubled.exactly(x)
+        logits = -as_doubled(self.gamma, x) * (apart * apart).sum()
+        return softmax_average(logits, Doubled.exactly(y)[:, None])[:, 0]
+
+    def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
+        """At the samples."""
+        return self.exact(x, require_labels(y), x)
+
+    def exact(self, x: Tensor, y: Tensor, points: Tensor) -> Tensor:
+        """The exact averages at ``points`` (float64)."""
+        apart = points.double()[:, None] - x.double()
+        return torch.softmax(-self.gamma * apart.square().sum(-1), -1) @ y.double()
+
+
+@dataclass(frozen=True, eq=False)
+class _KernelMemory:
+    """A run's copies of samples and labels; every call is a run of its own."""
+
+    algorithm: KernelPrompts
+    library: PromptLibrary
+    x: Tensor
+    y: Tensor
+
+    def __call__(self, points: Tensor) -> Tensor:
+        return self.algorithm.averages(PassRecorder(self.library), self.x, self.y, points)[0]
+
+
+@dataclass(frozen=True)
+class HopfieldPrompts(PromptAlgorithm):
+    r"""A modern Hopfield memory: :math:`s \leftarrow \sum_i p_i\,\mathrm{softmax}_i(\beta\,p_i
+    \cdot s)`. ``library.run(algorithm, patterns, state)`` returns the state after ``steps``
+    updates. Entries of patterns and state are in [-1, 1].
+
+    Parameters
+    ----------
+    beta
+        How sharply the nearest pattern is preferred.
+    steps
+        Updates.
+    """
+
+    beta: float = 8.0
+    steps: int = 3
+
+    def __post_init__(self) -> None:
+        check_positive("beta", self.beta)
+        check_size("steps", self.steps)
+
+    def label_shape(self, x: Tensor) -> tuple[int, ...]:
+        """The state has a pattern's shape."""
+        return (x.shape[1],)
+
+    def _spans(self, dim: int, samples: int) -> Tensor:
+        margin = 2 * dim * self.beta + math.log(samples) + UNREAD
+        return torch.tensor([[self.beta] * dim + [margin], [1.0] * (dim + 1)], dtype=torch.float64)
+
+    def sizes(self, dim: int, samples: int) -> HeadSizes:
+        """A token for every pattern, and one for the state."""
+        zeros = torch.zeros(samples, dim, dtype=torch.float64)
+        return self.target(zeros, zeros[0]).sizes(self._spans(dim, samples), bound=1.0)
+
+    def target(self, x: Tensor, y: Tensor | None) -> TargetHead:
+        """One update of the state y."""
+        n, dim = x.shape
+        at, spans = Features.of(pattern=dim, state=dim, is_query=1), self._spans(dim, n)
+        tokens = x.new_zeros(n + 1, at.total)
+        tokens[:n, at["pattern"]], tokens[n, at["state"]] = x, require_labels(y)
+        tokens[n, at["is_query"]] = 1.0
+        eye = torch.eye(dim, dtype=torch.float64)
+        w_k = torch.zeros(dim + 1, at.total, dtype=torch.float64)
+        w_k[:dim, at["pattern"]] = self.beta * eye
+        w_k[dim, at["is_query"]] = -float(spans[0, -1])
+        w_q = torch.zeros_like(w_k)
+        w_q[:dim, at["state"]], w_q[dim, at["is_query"]] = eye, 1.0
+        w_v = torch.zeros(dim, at.total, dtype=torch.float64)
+        w_v[:, at["pattern"]] = eye
+        return TargetHead.balanced(tokens, w_k, w_q, w_v, slice(n, None), spans)
+
+    def run(self, passes: PassRecorder, x: Tensor, y: Tensor | None) -> Result:
+        """The update's derivative is beta Cov, whose norm is at most beta max ||p||^2."""
+        state = given = require_labels(y)
+        check_bound("patterns", x, 1.0, "scale the patterns into [-1, 1]")
+        check_bound("state", state, 1.0, "scale the state into [-1, 1]")
+        steepest, total = self.beta * float(x.double().square().sum(-1).max()), 0.0
+        written = 2 * passes.moved(self.sizes(x.shape[1], len(x)).logits)
+        for _ in range(self.steps):
+            out, error = passes.attend(self.target(x, state))
+            state = out[0]
+            total = steepest * total + math.sqrt(x.shape[1]) * (error + written + STRAY)
+        passes.ledger.note("prompt", "patterns, the state, and the memory's head as rows")
+        certificate = passes.certificate(
+            {"passes": total}, {"patterns": f"{x.shape[0]} x {x.shape[1]}", "max |x|": 1.0}
+        )
+        numbers = x.numel() * x.shape[1]
+        return passes.result(state, certificate, lambda: self._enclosed(x, given), numbers)
+
+    def _enclosed(self, patterns: Tensor, start: Tensor) -> Doubled:
+        memory, state = Doubled.exactly(patterns), Doubled.exactly(start)
+        for _ in range(self.steps):
+            logits = as_doubled(self.beta, patterns) * (memory * state).sum()
+            state = softmax_average(logits[None], memory)[0]
+        return state
+
+    def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
+        """The same updates in float64."""
+        patterns, state = x.double(), require_labels(y).double()
+        for _ in range(self.steps):
+            state = torch.softmax(self.beta * patterns @ state, 0) @ patterns
+        return state
+
+
+@dataclass(frozen=True, eq=False)
+class HeadPrompts(PromptAlgorithm):
+    r"""Any attention head: ``library.run(HeadPrompts(w_k, w_q, w_v), X)`` is its output
+    :math:`\mathrm{softmax}(X W_Q^\top W_K X^\top) X W_V^\top` on the tokens X, entries in [-1, 1].
+
+    The weights, (rows, dim) each, are copied.
+    """
+
+    w_k: Tensor
+    w_q: Tensor
+    w_v: Tensor
+
+    def __post_init__(self) -> None:
+        for name in ("w_k", "w_q", "w_v"):
+            object.__setattr__(self, name, plain_tensor(name, getattr(self, name)).clone())
+
+    def sizes(self, dim: int, samples: int) -> HeadSizes:
+        """Every sample is a token."""
+        parts = (self.w_k, self.w_q, self.w_v)
+        return HeadSizes(
+            tokens=samples,
+            features=dim,
+            head_dim=len(self.w_k),
+            value_dim=len(self.w_v),
+            bound=1.0,
+            weight_bound=float(torch.cat(parts).abs().max()),
+            reach=float(torch.cat(parts).abs().sum(-1).max()),
+            logits=float(self.w_k.abs().sum(-1) @ self.w_q.abs().sum(-1)),
+            nonzeros=dim,
+        )
+
+    def target(self, x: Tensor, y: Tensor | None) -> TargetHead:
+        """The head itself."""
+        return TargetHead(x, self.w_k.to(x), self.w_q.to(x), self.w_v.to(x), slice(0, None))
+
+    def run(self, passes: PassRecorder, x: Tensor, y: Tensor | None) -> Result:
+        """Its outputs at all tokens."""
+        out, error = passes.attend(self.target(x, y))
+        passes.ledger.note("prompt", "the tokens, and the head as rows")
+        given = (self.w_k, self.w_q, self.w_v)
+        rounded = any(not bool((w.to(x).double() == w.double()).all()) for w in given)
+        terms = {"passes": error, **({f"weights in {x.dtype}": math.inf} if rounded else {})}
+        certificate = passes.certificate(terms, {"tokens x dim": f"{x.shape[0]} x {x.shape[1]}"})
+        numbers = x.shape[0] ** 2 * (len(self.w_k) + len(self.w_v))
+        return passes.result(out, certificate, lambda: self._enclosed(x), numbers)
+
+    def _enclosed(self, x: Tensor) -> Doubled:
+        parts = (Doubled.exactly(m.to(x.device)) for m in (x, self.w_k, self.w_q, self.w_v))
+        tokens, *weights = parts
+        keys, queries, values = ((tokens[:, None] * w).sum() for w in weights)
+        return softmax_average((queries[:, None] * keys).sum(), values)
+
+    def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
+        """By plain attention."""
+        return self.target(x, y).exact()

@@ -1,0 +1,289 @@
+"""Gradient descent for every loss, ridge regression and least squares by prompts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from iceform.arithmetic import gram_eigenvalues
+from iceform.arithmetic.doubled import Doubled
+from iceform.arithmetic.units import OUTWARD_MANY
+from iceform.certificates import (
+    Result,
+)
+from iceform.errors import BoundError
+from iceform.expressions import Loss
+from iceform.paper.library.gradient_head import GradientHead, gradient_head
+from iceform.paper.library.passes import (
+    WRITTEN,
+    HeadSizes,
+    PassRecorder,
+    PromptAlgorithm,
+    TargetHead,
+    as_doubled,
+    require_labels,
+)
+from iceform.paper.schedules import SCHEDULES, Schedule, steps_needed
+from iceform.validation import (
+    check_choice,
+    check_positive,
+    check_size,
+    unit_roundoff,
+)
+
+_SINGULAR = 1e-12  # of the largest eigenvalue: below it the least one may be zero
+
+
+@dataclass(frozen=True, eq=False)
+class _HostLine:
+    """Predictions x.coef, on the host."""
+
+    coef: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x @ self.coef.to(x)
+
+
+@dataclass(frozen=True)
+class DescentPrompts(PromptAlgorithm):
+    r"""Gradient descent from w = 0 for any loss: :math:`w \leftarrow w - \eta\,(\frac1n \sum_i
+    \ell'(w \cdot x_i - y_i) x_i + \lambda w)`. A pass returns every sample's gradient; the readout
+    takes their mean and the host the step.
+
+    Parameters
+    ----------
+    loss
+        A name of ``iceform.expressions.LOSSES``, a ``Loss``, or its derivative as a function.
+    steps, lr, l2, schedule
+        As for :class:`iceform.paper.GradientDescent`; the step size is 1/L of the data by default.
+    w_bound
+        Entrywise bound that every iterate must keep.
+    eps
+        Error of the look-up behind one pass.
+    tokens
+        A fixed number of look-up tokens per sample instead of as many as eps needs.
+    """
+
+    loss: str | Loss = "squared"
+    steps: int = 30
+    lr: float | None = None
+    l2: float = 0.0
+    schedule: str = "constant"
+    w_bound: float = 4.0
+    eps: float = 1e-6
+    tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        check_size("steps", self.steps)
+        check_choice("schedule", self.schedule, SCHEDULES)
+        check_positive("l2", self.l2, zero=True)
+        check_positive("w_bound", self.w_bound)
+        check_positive("eps", self.eps)
+        if self.lr is not None:
+            check_positive("lr", self.lr)
+        if self.tokens is not None:
+            check_size("tokens", self.tokens)
+
+    @property
+    def label(self) -> str:
+        """With the loss."""
+        return f"DescentPrompts({Loss.of(self.loss).name})"
+
+    def _head(self, dim: int, samples: int) -> GradientHead:
+        loss = Loss.of(self.loss)
+        return gradient_head(loss, dim, samples, self.eps, self.w_bound, self.tokens)
+
+    def sizes(self, dim: int, samples: int) -> HeadSizes:
+        """A token for every sample and entry of the table, and a query for every sample."""
+        return self._head(dim, samples).sizes()
+
+    def plan(self, x: Tensor) -> tuple[Schedule, tuple[float, float]]:
+        """The schedule for these data, and the eigenvalues of the Hessian that it rests on."""
+        head = self._head(x.shape[1], x.shape[0])
+        low, high, _ = head.loss.curvature_on(*head.domain.residuals)
+        gram, off = gram_eigenvalues(x)
+        least, most = max(0.0, float(gram.min()) - off), float(gram.max()) + off
+        hessian = (max(low, 0.0) * least + self.l2, high * most + self.l2)
+        lr = self.lr
+        if lr is None and self.schedule != "chebyshev":
+            lr = 1 / hessian[1]
+        return Schedule.of(self.schedule, self.steps, lr, hessian), hessian
+
+    def target(self, x: Tensor, y: Tensor | None) -> TargetHead:
+        """At w = 0."""
+        return self._head(x.shape[1], len(x)).target(x, require_labels(y), x.new_zeros(x.shape[1]))
+
+    def descend(
+        self, passes: PassRecorder, x: Tensor, y: Tensor
+    ) -> tuple[Tensor, dict[str, float]]:
+        """The last iterate, and what it is off by from that of the exact descent."""
+        for where, what in (
+            ("prompt", "samples and labels, w, and the look-up head as rows"),
+            ("readout", "mean of the gradients"),
+            ("host", "Gram matrix and its eigenvalues, for the lengths of the steps"),
+            ("host", "w - lr gradient, momentum included"),
+            ("host", "predictions"),
+        ):
+            passes.ledger.note(where, what)
+        d, head = x.shape[1], self._head(x.shape[1], len(x))
+        head.check(x, y)
+        schedule, hessian = self.plan(x)
+        reach = schedule.amplification(hessian, quadratic=head.loss.quadratic)
+        norm, unit = float(x.double().norm(dim=1).max()), unit_roundoff(x.dtype)
+        # Per pass: what the margin lets other blocks carry into a sample's gradient, and what
+        # rounding the table does as it is written into the prompt.
+        stray = 2 * head.scale * head.domain.x * head.leak
+        written = passes.moved(head.sizes().logits) + WRITTEN * unit
+        written *= 2 * head.scale * head.domain.x
+        w = last = ahead = x.new_zeros(d)
+        table = passed = leak = 0.0
+        for t, (eta, mu) in enumerate(zip(schedule.steps, schedule.momenta, strict=True)):
+            out, error = passes.attend(head.target(x, y, ahead))
+            gradient = head.scale * out.double().mean(0) + self.l2 * ahead
+            last, w = w, (ahead - eta * gradient).to(x.dtype)
+            ahead = w + mu * (w - last) if mu else w
+            stored = 4 * unit * self.w_bound
+            table += reach[t] * eta * norm * head.table.error
+            passed += reach[t] * math.sqrt(d) * (eta * (head.scale * error + written) + stored)
+            leak += reach[t] * math.sqrt(d) * eta * stray
+        return w, {"interpolation": table, "leak": leak, "passes": passed}
+
+    def run(self, passes: PassRecorder, x: Tensor, y: Tensor | None) -> Result:
+        """The last iterate."""
+        w, terms = self.descend(passes, x, require_labels(y))
+        head = self._head(x.shape[1], len(x))
+        *_, assumed = head.loss.curvature_on(*head.domain.residuals)
+        taken = (*head.table.assumptions, *assumed)
+        certificate = passes.certificate(terms, head.domain.describe(), taken)
+        enclosable = head.loss.derivative.obstacle is None and not assumed
+        exact = (lambda: self._enclosed(x, require_labels(y))) if enclosable else None
+        numbers = self.steps * x.numel()
+        return passes.result(w, certificate, exact, numbers, _predict=_HostLine(w))
+
+    def _enclosed(self, x: Tensor, y: Tensor) -> Doubled:
+        r"""The exact last iterate, in a ball.
+
+        Steps are taken from a number each, the last one's middle. What a step was off by is
+        multiplied on the way as any error is, and the sum of that is what the end is off by, as
+        long as iterates within ``far`` of these have the curvature that the factors rest on.
+        """
+        head, (schedule, hessian) = self._head(x.shape[1], len(x)), self.plan(x)
+        loss, (low, high) = head.loss, head.domain.residuals
+        reach = schedule.amplification(hessian, quadratic=loss.quadratic)
+        everywhere = loss.known is not None and loss.known.steepest is not None
+        f, (samples, labels, offset) = loss.derivative.on(low, high), loss.encode(x, y)
+        rows = Doubled.exactly(samples)
+        w = last = ahead = Doubled.exactly(x.new_zeros(x.shape[1]))
+        end, far = 0.0, [0.0, 0.0]
+        for eta, mu, factor in zip(schedule.steps, schedule.momenta, reach, strict=True):
+            if not (everywhere or float(ahead.size.max()) + far[0] <= self.w_bound):
+                return Doubled(ahead.mid, torch.full_like(ahead.off, math.inf))
+            heights = f.doubled((rows * ahead).sum() - Doubled.exactly(labels))
+            if offset is not None:
+                heights = heights - Doubled.exactly(y)
+            mean = (rows.mT * heights).sum() / as_doubled(len(x), x)
+            moved = ahead - as_doubled(eta, x) * (mean + as_doubled(self.l2, x) * ahead)
+            step = float(moved.off.norm()) * OUTWARD_MANY
+            end += factor * step * OUTWARD_MANY
+            last, w = w, Doubled(moved.mid, torch.zeros_like(moved.off))
+            ahead = w + as_doubled(mu, x) * (w - last)
+            far = [(1 + mu) * ((1 + eta * hessian[1]) * far[0] + step) + mu * far[1], far[0]]
+        return Doubled(w.mid, torch.full_like(w.off, end))
+
+    def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
+        """The same steps along exact gradients."""
+        (schedule, _), head = self.plan(x), self._head(x.shape[1], len(x))
+        x, y = x.double(), require_labels(y).double()
+        f, (samples, labels, offset) = head.loss.derivative, head.loss.encode(x, y)
+        w = last = ahead = x.new_zeros(x.shape[1])
+        for eta, mu in zip(schedule.steps, schedule.momenta, strict=True):
+            heights = f(samples @ ahead - labels)
+            gradients = heights[:, None] * samples - (0.0 if offset is None else offset)
+            last, w = w, ahead - eta * (gradients.mean(0) + self.l2 * ahead)
+            ahead = w + mu * (w - last)
+        return w
+
+
+@dataclass(frozen=True)
+class RidgePrompts(PromptAlgorithm):
+    r"""Ridge regression, :math:`\min_w \|Xw - y\|^2 + \alpha \|w\|^2`; least squares for alpha = 0.
+
+    Descent with Chebyshev steps, as many as bring w within ``tol`` of the minimiser. With g the
+    gradient at the answer w, which is strongly convex's :math:`\|w - w^*\| \le \|g\|/\lambda_{min}`
+    after the fact.
+
+    Parameters
+    ----------
+    alpha
+        The penalty, in scikit-learn's convention.
+    tol
+        The distance to the minimiser that the steps are planned for.
+    w_bound, eps
+        Entrywise bound of every iterate, and error of a look-up.
+    """
+
+    alpha: float = 1.0
+    tol: float = 1e-9
+    w_bound: float = 4.0
+    eps: float = 1e-9
+
+    def __post_init__(self) -> None:
+        check_positive("alpha", self.alpha, zero=True)
+        check_positive("tol", self.tol)
+
+    def _descent(self, steps: int = 1, l2: float = 0.0) -> DescentPrompts:
+        how = "chebyshev" if l2 or steps > 1 else "constant"
+        return DescentPrompts("squared", steps, None, l2, how, w_bound=self.w_bound, eps=self.eps)
+
+    def sizes(self, dim: int, samples: int) -> HeadSizes:
+        """As of descent."""
+        return self._descent().sizes(dim, samples)
+
+    def target(self, x: Tensor, y: Tensor | None) -> TargetHead:
+        """At w = 0."""
+        return self._descent().target(x, y)
+
+    def run(self, passes: PassRecorder, x: Tensor, y: Tensor | None) -> Result:
+        """The last iterate."""
+        labels, (n, d), l2 = require_labels(y), x.shape, self.alpha / len(x)
+        gram, off = gram_eigenvalues(x)
+        low, high = float(gram.min()) - off + l2, float(gram.max()) + off + l2
+        if not low > _SINGULAR * high:
+            raise BoundError(
+                f"the least eigenvalue of X'X/n + alpha/n is {low:.3g}: the problem has no unique "
+                "solution; use alpha > 0, or columns that do not depend on each other"
+            )
+        start = self.w_bound * math.sqrt(d)
+        descent = self._descent(
+            max(2, steps_needed("chebyshev", low, high, 0.5 * self.tol / start)), l2
+        )
+        w, terms = descent.descend(passes, x, labels)
+        schedule, hessian = descent.plan(x)
+        slopes = x.double().mT @ labels.double() / n
+        longest = OUTWARD_MANY * (float(slopes.norm()) + 2 * n * unit_roundoff(torch.float64)) / low
+        terms["convergence"] = schedule.contraction(hessian) * longest
+        terms["rounding of alpha/n"] = unit_roundoff(torch.float64) * l2 * longest / low
+        domain = descent._head(d, n).domain.describe()
+        certificate = passes.certificate(terms, domain, compared="w - minimiser")
+        gradient = self._gradient(x, labels, w).size.norm()
+        distance = {"gradient over least curvature": OUTWARD_MANY * float(gradient) / low}
+        passes.ledger.note("host", "the enclosure: the gradient at the answer, in 98 bits")
+        return passes.result(
+            w, certificate, enclosure=passes.enclosure(distance, certificate), _predict=_HostLine(w)
+        )
+
+    def _gradient(self, x: Tensor, y: Tensor, w: Tensor) -> Doubled:
+        rows, at, count = Doubled.exactly(x), Doubled.exactly(w), as_doubled(len(x), x)
+        rest = (rows * at).sum() - Doubled.exactly(y)
+        return (rows.mT * rest).sum() / count + as_doubled(self.alpha, x) / count * at
+
+    def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
+        """The minimiser, by an orthogonal decomposition."""
+        x, y = x.double(), require_labels(y).double()
+        penalty = math.sqrt(self.alpha) * torch.eye(x.shape[1]).to(x)
+        both, labels = torch.cat([x, penalty]), torch.cat([y, y.new_zeros(x.shape[1])])
+        solution: Tensor = torch.linalg.lstsq(both, labels[:, None], driver="gelsd").solution
+        return solution[:, 0]

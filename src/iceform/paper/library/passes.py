@@ -1,0 +1,238 @@
+"""What a pass of a prompt library runs: a head, its tokens, its sizes, and how it is recorded."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from iceform.arithmetic.doubled import Doubled
+from iceform.certificates import (
+    Certificate,
+    Enclosure,
+    Ledger,
+    RecordingBackend,
+    Result,
+    weakest,
+)
+from iceform.errors import ProgramError
+from iceform.tables import bounds
+from iceform.validation import (
+    unit_roundoff,
+)
+
+if TYPE_CHECKING:
+    from iceform.paper.library.network import PromptLibrary
+
+WRITTEN = 8  # roundings of a key and a query as they are balanced and written
+SPARE = 1.001  # of a reach, for the rounding of balanced weights
+UNREAD = 60.0  # e^-60: query tokens are kept out of an average by this margin
+STRAY = 2 * math.exp(-UNREAD)  # what they carry into it all the same, on values up to 1
+_ENCLOSED = 1 << 20  # numbers up to which an answer is enclosed after the fact
+
+
+@dataclass(frozen=True)
+class HeadSizes:
+    """What an algorithm asks of the network; see :class:`PromptLibrary`."""
+
+    tokens: int
+    features: int
+    head_dim: int
+    value_dim: int
+    bound: float  # largest |entry| of a token
+    weight_bound: float  # largest |entry| of a weight
+    reach: float  # largest sum of |weight x token| terms
+    logits: float  # largest |logit|
+    nonzeros: int  # nonzero products of a weight row and a token
+
+    def cover(self, other: HeadSizes) -> HeadSizes:
+        """The least sizes that serve both."""
+        names = [f.name for f in fields(self)]
+        return HeadSizes(**{n: max(getattr(self, n), getattr(other, n)) for n in names})
+
+    def check_fits(self, need: HeadSizes, label: str) -> None:
+        """Refuse an algorithm that does not fit, naming what is short."""
+        short = [
+            f"{f.name} (needs {getattr(need, f.name):.6g}, has {getattr(self, f.name):.6g})"
+            for f in fields(self)
+            if not getattr(need, f.name) <= getattr(self, f.name)
+        ]
+        if short:
+            raise ProgramError(
+                f"{label} does not fit this network: {', '.join(short)}; build one with "
+                "PromptLibrary(dim, samples, algorithms=[...])"
+            )
+
+
+@dataclass(frozen=True)
+class TargetHead:
+    """The head that a pass emulates, and the tokens it reads.
+
+    ``queries`` are the tokens whose outputs are read.
+    """
+
+    tokens: Tensor  # (tokens, features)
+    w_k: Tensor  # (head_dim, features)
+    w_q: Tensor  # (head_dim, features)
+    w_v: Tensor  # (value_dim, features)
+    queries: slice
+
+    @classmethod
+    def balanced(
+        cls, tokens: Tensor, w_k: Tensor, w_q: Tensor, w_v: Tensor, queries: slice, spans: Tensor
+    ) -> TargetHead:
+        """With each head dimension scaled so that keys and queries are equally large.
+
+        Their products stay; the range that look-ups must cover shrinks. ``spans`` are the largest
+        terms of keys and of queries, shape (2, head_dim).
+        """
+        tiny = math.sqrt(torch.finfo(torch.float64).tiny)
+        scale = ((spans[1] + tiny) / (spans[0] + tiny)).sqrt()[:, None]
+        keys, asked, values = (m.to(tokens) for m in (w_k * scale, w_q / scale, w_v))
+        return cls(tokens, keys, asked, values, queries)
+
+    def sizes(self, spans: Tensor, **given: Any) -> HeadSizes:
+        """What it asks of a network: ``spans`` as above, ``given`` what tokens do not show."""
+        products = spans[0] * spans[1]
+        sizes = {
+            "tokens": len(self.tokens),
+            "features": self.tokens.shape[1],
+            "head_dim": len(self.w_k),
+            "value_dim": len(self.w_v),
+            "weight_bound": max(float(w.abs().max()) for w in (self.w_k, self.w_q, self.w_v)),
+            "reach": SPARE * max(float(products.sqrt().max()), 1.0),
+            "logits": float(products.sum()),
+            "nonzeros": 1,
+        }
+        return HeadSizes(**{**sizes, **given})
+
+    def exact(self) -> Tensor:
+        """The outputs at the queries by plain attention, in float64."""
+        t, k, q, v = (m.double() for m in (self.tokens, self.w_k, self.w_q, self.w_v))
+        return torch.softmax((t[self.queries] @ q.mT) @ (t @ k.mT).mT, -1) @ (t @ v.mT)
+
+
+class PromptAlgorithm(ABC):
+    """An algorithm as prompts: what a :class:`PromptLibrary` runs."""
+
+    @property
+    def label(self) -> str:
+        """As in messages."""
+        return type(self).__name__
+
+    def label_shape(self, x: Tensor) -> tuple[int, ...]:
+        """Shape of the second input: one number per sample, unless an algorithm differs."""
+        return (x.shape[0],)
+
+    @abstractmethod
+    def sizes(self, dim: int, samples: int) -> HeadSizes:
+        """What it asks of the network, for data of this shape."""
+
+    @abstractmethod
+    def target(self, x: Tensor, y: Tensor | None) -> TargetHead:
+        """Tokens and head of its first pass."""
+
+    @abstractmethod
+    def run(self, passes: PassRecorder, x: Tensor, y: Tensor | None) -> Result:
+        """Make the passes, and say how far the answer can be from the exact one."""
+
+    @abstractmethod
+    def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
+        """The exact answer, by a plain float64 computation."""
+
+
+class PassRecorder:
+    """The passes of one run, watched so that it can be attested.
+
+    Attributes
+    ----------
+    library
+        What runs.
+    ledger
+        What was computed where so far.
+    """
+
+    def __init__(self, library: PromptLibrary) -> None:
+        self.library, self.ledger, self.count = library, Ledger(), 0
+        self.witness = RecordingBackend(library.bind(), self.ledger)
+
+    def attend(self, target: TargetHead) -> tuple[Tensor, float]:
+        """One pass: the head's outputs at its queries, and their certified error."""
+        self.count += 1
+        return self.library.attend(target, self.witness)
+
+    def moved(self, logits: float, terms: int = 0) -> float:
+        """How far weights of an average move where a prompt is rounded: in the 1-norm, halved.
+
+        Logits are sums of products of a key and a query, each rounded a few times, and of
+        ``terms`` terms in a feature.
+        """
+        unit = unit_roundoff(self.library.dtype)
+        return bounds.total_variation((terms + WRITTEN) * unit * logits)
+
+    def certificate(
+        self,
+        terms: Mapping[str, float],
+        domain: Mapping[str, float | str],
+        assumptions: tuple[str, ...] = (),
+        **rest: Any,
+    ) -> Certificate:
+        """Of an answer that is off by these terms at most."""
+        known = self.library.head.certificate
+        return Certificate.total(
+            terms,
+            **{"derivation": known.derivation, **rest},
+            domain=domain,
+            dtype=self.library.dtype,
+            backend=self.library.backend,
+            assumptions=assumptions,
+            # An algorithm takes for granted no more than what its tables do.
+            kind=weakest([known.kind, *["estimated"] * bool(assumptions)]),
+        )
+
+    def result(
+        self,
+        value: Tensor,
+        certificate: Certificate,
+        exact: Callable[[], Doubled] | None = None,
+        numbers: int = 0,
+        **rest: Any,
+    ) -> Result:
+        """An answer with its proofs; ``exact`` encloses the exact one, in so many numbers."""
+        enclosure = None
+        if exact is not None and numbers <= _ENCLOSED:
+            self.ledger.note("host", "the enclosure: the exact algorithm again, in 98 bits")
+            gap, off = (float(part.max()) for part in exact().apart(value))
+            enclosure = self.enclosure(
+                {"distance from the exact answer": gap, "rounding of that": off}, certificate
+            )
+        return Result(
+            value, certificate, self.witness.attest(), self.ledger, self.count,
+            **{"enclosure": enclosure, **rest},
+        )  # fmt: skip
+
+    @staticmethod
+    def enclosure(terms: Mapping[str, float], certificate: Certificate) -> Enclosure | None:
+        """How far one answer is from the exact one; None where nothing bounds it."""
+        found = Enclosure.total(
+            terms, domain={**certificate.domain, "data": "as given"}, dtype=certificate.dtype,
+            backend=certificate.backend, compared=certificate.compared,
+        )  # fmt: skip
+        return found if found.error < math.inf else None
+
+
+def require_labels(y: Tensor | None) -> Tensor:
+    """The labels, or a refusal where there are none."""
+    if y is None:
+        raise ProgramError("this algorithm needs labels: library.run(algorithm, X, y)")
+    return y
+
+
+def as_doubled(value: float, like: Tensor) -> Doubled:
+    """A number on the device of a tensor, in twice its precision."""
+    return Doubled.exactly(torch.tensor(value, dtype=torch.float64, device=like.device))

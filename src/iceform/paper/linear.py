@@ -1,0 +1,94 @@
+"""A linear layer whose weights are in the prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Unpack
+
+from jaxtyping import Float
+from torch import Tensor
+
+from iceform.certificates import Certificate
+from iceform.heads import Design, FrozenNetwork
+from iceform.paper.base import Plan
+from iceform.paper.rows import RowEmulator, RowOptions
+from iceform.tables import Interpolant
+from iceform.validation import check_size
+
+
+class LinearLayer(RowEmulator):
+    """x -> x theta' with theta in the prompt (sec. 4.3).
+
+    ``em(x, theta)`` has shape (*batch, samples, out_features); the error is that of one look-up of
+    a straight line.
+
+    Parameters
+    ----------
+    in_features, out_features
+        The shape of theta is (out_features, in_features).
+    samples
+        Tokens of x.
+    bound, weight_bound
+        Entrywise bounds of x and theta (theta: as x by default).
+    reach
+        A narrower bound of |theta x|, checked on every input.
+    nonzeros
+        For sparse data: at most this many nonzero products theta_j x_j in a sum. Then ``reach``
+        bounds sum_j |theta_j x_j|, and rounding is certified for that many products.
+    tokens
+        A fixed number of grid tokens instead of as many as eps needs.
+    eps, regime, encoding, dtype, backend
+        As for :class:`AttentionHead`.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        samples: int = 1,
+        tokens: int | None = None,
+        **options: Unpack[RowOptions],
+    ) -> None:
+        super().__init__(
+            dim=in_features,
+            samples=samples,
+            rows=(check_size("out_features", out_features),),
+            names=("theta",),
+            tokens=tokens,
+            **options,
+        )
+
+    @property
+    def out_features(self) -> int:
+        """Rows of theta."""
+        return self._shape[0][0]
+
+    def _certify(self, it: Interpolant) -> Certificate:
+        looked = self._looked(it)
+        return self._proved(looked, self._describe(), self._steps(it, looked), it)
+
+    def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
+        return (2, 2), (self.samples, self.out_features)
+
+    def _exactly(self, *inputs: Tensor) -> Float[Tensor, "*b n m"]:
+        """The exact product (float64)."""
+        x, theta = inputs
+        return x.double() @ theta.double().mT
+
+    def _build_network(self) -> FrozenNetwork:
+        return FrozenNetwork([self.layer.build()], self.layer.features, [self.interpolant])
+
+    @property
+    def design(self) -> Design:
+        """A head for every row of theta."""
+        return self.layer.design
+
+    @property
+    def plan(self) -> Plan:
+        """One layer, one head per output row."""
+        return self._plan(layers=1, heads=self.out_features, more=0)
+
+    def _config(self) -> dict[str, Any]:
+        config = super()._config()
+        return {"in_features": config.pop("dim"), "out_features": self.out_features, **config}

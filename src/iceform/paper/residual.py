@@ -1,0 +1,472 @@
+r"""thm:attn_sim_f: one head computes f(w.x_i - y_i) x_i for every sample at once.
+
+Every sample i brings a block of grid tokens (i, k) and a query token to the look-up layer
+(:mod:`iceform.heads.lookups`). The query of sample c meets the token (i, k) with the logit
+
+.. math:: \beta (2 l_k (z_i - m) - l_k^2) - M \, 1\{i \ne c\}, \qquad z_i = w \cdot x_i - y_i,
+
+so within its own block it is a softmax look-up of z_c, and the margin M keeps it there. The
+paper prints M = 2 d B^2 + B - ln eps0; since max_l (2 l z - l^2) = z^2 the margin must cover
+beta max z^2. Here it exceeds every logit that a prompt may make by so much that the exponential
+is exactly 0: nothing leaks. A prompt holds a block of samples; more are more prompts of the same
+network, whose answers the readout joins.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Required, Self, TypedDict
+
+import torch
+from torch import Tensor
+
+from iceform.arithmetic import at_most
+from iceform.certificates import Certificate, DerivationStep
+from iceform.errors import BoundError, CapacityError, PrecisionError
+from iceform.expressions import ScalarFunction
+from iceform.expressions.losses import Loss
+from iceform.heads import Design, Features, FrozenNetwork, LookUpLayout, LookUps
+from iceform.heads.lookups import LARGEST_LOGIT, MARGIN
+from iceform.paper.base import Emulator, Plan
+from iceform.paper.domain import Domain
+from iceform.paper.selection import choose
+from iceform.run import rounding_of, windowed
+from iceform.tables import Interpolant, RoundingModel
+from iceform.validation import check_choice, check_size, check_tensors, unit_roundoff
+
+LossLike = str | Loss | ScalarFunction | Callable[[Tensor], Tensor]
+
+SAME = "same"  # the eps of the emulator that is reprogrammed
+
+_BLOCK = 8  # samples of a prompt: the cost of a literal sample grows with it
+_FEWEST_TOKENS = 32  # of a block
+_MANY = 1 << 16  # samples whose first pass should not wait for the network
+
+
+def room_for(tokens: int) -> int:
+    """Grid tokens of a block: a power of two, so that functions of a class share weights."""
+    return max(_FEWEST_TOKENS, 1 << (tokens - 1).bit_length())
+
+
+def check_logits(it: Interpolant, terms: float) -> float:
+    """The largest logit of look-ups whose terms add up to ``terms``; too large ones are refused."""
+    largest = float((it.keys.slopes.abs() * terms + it.keys.biases.abs()).max())
+    if not largest <= LARGEST_LOGIT:
+        raise PrecisionError(
+            f"logits reach {largest:.3g}, the margin between blocks covers "
+            f"{LARGEST_LOGIT:.3g}; use a smaller bound or a lower sharpness"
+        )
+    return largest
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How a sample's value row is scaled: gain (v_k x_i - offset_i) + shrink w."""
+
+    gain: float = 1.0
+    shrink: float = 0.0
+
+
+PLAIN = Rates()
+
+
+class ResidualOptions(TypedDict, total=False):
+    """What a construction on residuals is asked for by keyword."""
+
+    dim: Required[int]
+    samples: Required[int]
+    bound: float
+    eps: float | None
+    regime: str
+    dtype: torch.dtype
+    backend: str
+    kinks: Sequence[float] | None
+    tokens: int | None
+    x_norm: float | None
+    w_norm: float | None
+    y_bound: float | None
+    w_bound: float | None
+    z_range: tuple[float, float] | None
+    interpolant: Interpolant | None
+    estimate: bool
+    room: int | None
+
+
+class ResidualEmulator(Emulator):
+    """What every construction on residuals shares: tokens, margin, keys and the certificate."""
+
+    def __init__(
+        self,
+        loss: LossLike,
+        *,
+        dim: int,
+        samples: int,
+        bound: float = 1.0,
+        eps: float | None = 1e-6,
+        regime: str = "spectral",
+        dtype: torch.dtype = torch.float64,
+        backend: str = "auto",
+        rates: Rates = PLAIN,
+        kinks: Sequence[float] | None = None,
+        tokens: int | None = None,
+        x_norm: float | None = None,
+        w_norm: float | None = None,
+        y_bound: float | None = None,
+        w_bound: float | None = None,
+        z_range: tuple[float, float] | None = None,
+        interpolant: Interpolant | None = None,
+        estimate: bool = False,
+        room: int | None = None,
+    ) -> None:
+        super().__init__(eps=eps, dtype=dtype, backend=backend)
+        self.loss = loss = Loss.of(loss)
+        self.regime = check_choice("regime", regime, ("spectral", "hard"))
+        self.domain = Domain.of(
+            dim,
+            samples,
+            bound,
+            x_norm=x_norm,
+            w_norm=w_norm,
+            y_bound=y_bound,
+            w_bound=w_bound,
+            z_range=z_range,
+            labelled=loss.kind == "residual",
+            dtype=self.dtype,
+        )
+        self.rates = rates
+        windowed.prepare(samples)  # beside the search for a table
+        self._asked: dict[str, Any] = {
+            "dim": dim, "samples": samples, "bound": bound, "eps": eps, "regime": regime,
+            "backend": backend, "x_norm": x_norm, "w_norm": w_norm, "y_bound": y_bound,
+            "w_bound": w_bound, "z_range": z_range,
+            "estimate": estimate, "room": None if room is None else check_size("room", room),
+        }  # fmt: skip
+        self.interpolant = self._choose(loss.derivative, kinks, tokens, interpolant)
+        error = self.certificate.error
+        if self.eps is not None and not error <= self.eps:
+            raise PrecisionError(
+                f"with these {self.interpolant.tokens} grid tokens {at_most(error, '.3g')} is "
+                "certified, "
+                f"not eps = {self.eps:.3g}; use eps=None to accept that",
+                best=error,
+            )
+
+    def _warm_up(self) -> None:
+        """Build the network, and read it as a pass does, where the first call is to be like others.
+
+        What the first pass over many samples would wait for takes longer than that pass.
+        """
+        if self.domain.samples < _MANY or self.backend != "fused":
+            return
+        x, y, w = (torch.zeros(s, dtype=self.dtype) for s in ((1, self.domain.dim), (1,), (1,)))
+        with suppress(CapacityError):  # whoever calls it is told
+            self.bind().total(self._look_ups(x, y, w.expand(self.domain.dim), self.rates))
+
+    # ------------------------------------------------------------------------ the look-up table
+
+    def _choose(
+        self,
+        f: ScalarFunction,
+        kinks: Sequence[float] | None,
+        tokens: int | None,
+        given: Interpolant | None = None,
+    ) -> Interpolant:
+        low, high = self._span()
+        f = f if f.lost else ScalarFunction.of(f, low, high, kinks)
+        f = replace(f, estimate=True) if self._asked["estimate"] else f
+        return choose(
+            f,
+            (low, high),
+            eps=self.eps,
+            regime=self.regime,
+            tokens=tokens,
+            dtype=self.dtype,
+            gain=self.rates.gain * self.domain.x,
+            total=lambda it: self._certify(it).error,
+            given=given,
+        )
+
+    def _span(self) -> tuple[float, float]:
+        """The range of z, widened by what rounding can add to a computed z."""
+        low, high = self.domain.residuals
+        unit = unit_roundoff(self.dtype)
+        slack = 4 * (self.domain.dim + 4) * unit * (self.domain.terms + abs(low) + abs(high))
+        return low - slack, high + slack
+
+    def _on_the_same_weights(
+        self, loss: Loss, eps: float | str | None, make: Callable[..., Self]
+    ) -> Self:
+        """Another loss on these weights: by the same keys where they hold eps, else by its own.
+
+        ``make`` builds the other emulator from what was asked for.
+        """
+        held, room = self._asked["eps"] if eps == SAME else eps, self.layout.tokens
+        asked = {**self._asked, "room": room}
+        refit = self.interpolant.refit(loss.derivative)
+        if held is None:
+            other = make(**{**asked, "eps": None}, interpolant=refit)
+        else:
+            other = self._holding(make, {**asked, "eps": held}, refit, loss)
+        other.add_module("_network", self.network)
+        return other
+
+    def _holding(
+        self, make: Callable[..., Self], asked: dict[str, Any], refit: Interpolant, loss: Loss
+    ) -> Self:
+        """With the present keys if these hold eps by a proof, else with a table of its own."""
+        error = math.inf
+        try:
+            other = make(**{**asked, "eps": None}, interpolant=refit)
+            error = other.certificate.error
+            if error <= asked["eps"] and (refit.kind == "proven" or asked["estimate"]):
+                return make(**asked, interpolant=refit)
+        except BoundError:  # residuals of this loss leave the present table
+            pass
+        name, room = loss.name or "this function", asked["room"]
+        try:
+            own = make(**asked)
+        except PrecisionError as none:
+            raise PrecisionError(
+                f"{name} cannot be reprogrammed to eps = {asked['eps']:.3g}: {none}; the present "
+                f"keys certify {at_most(error, '.3g')}, pass eps=None to accept that",
+                best=error,
+            ) from None
+        if own.layout.tokens > room:
+            raise PrecisionError(
+                f"{name} takes {own.interpolant.tokens} grid tokens for eps = {asked['eps']:.3g}, "
+                f"a block of these weights has room for {room}, and the present keys certify "
+                f"{at_most(error, '.3g')}; build with room={own.layout.tokens}, or pass eps=None "
+                "to accept "
+                "that",
+                best=error,
+            )
+        return own
+
+    # ----------------------------------------------------------------------------- certificate
+
+    @cached_property
+    def certificate(self) -> Certificate:
+        """The proven error of one pass."""
+        return self._certify(self.interpolant)
+
+    def _rounding_model(self, it: Interpolant) -> RoundingModel:
+        terms = self.domain.terms + abs(it.grid.center)
+        return rounding_of(self.backend).model(self.dtype, it, terms, self.domain.dim)
+
+    @property
+    def _offset_bound(self) -> float:
+        return self.domain.x * self.domain.y if self.loss.kind == "glm" else 0.0
+
+    def _certify(self, it: Interpolant, rates: Rates | None = None) -> Certificate:
+        rates = rates or self.rates
+        d, unit = self.domain, unit_roundoff(self.dtype)
+        model = self._rounding_model(it)
+        looked = it.rounding(model)
+        row = rates.gain * (it.size * d.x + self._offset_bound)
+        largest = check_logits(it, d.terms + abs(it.grid.center))
+        carried = self._carried(it, rates)
+        sums = self._sum_error()
+        held = torch.finfo(self.dtype)
+        if not max(row, it.size * d.x) + self._kept(rates) <= held.max / _ROOM:
+            raise BoundError(
+                f"gradients reach {row:.3g} with these bounds, and {self.dtype} ends at "
+                f"{held.max:.3g}; scale the data"
+            )
+        # Products and sums that underflow, each by the smallest normal number at most.
+        lost = (2 * it.tokens + 16) * (1 + rates.gain) * held.tiny
+        sums = sums * (row + self._kept(rates)) + lost
+        terms = {
+            "interpolation": rates.gain * d.x * it.error,
+            "rounding": rates.gain * d.x * looked + carried + sums,
+        }
+        steps = (
+            DerivationStep(
+                "h", "grid spacing", it.grid.spacing, f"{it.tokens} tokens, {it.regime} regime"
+            ),
+            DerivationStep(
+                "c", "sharpness beta h^2", it.sharpness, "temperature in units of the grid"
+            ),
+            DerivationStep(
+                "sup|A-f|", "look-up against f on the range of z", it.error, _PROOFS[it.regime]
+            ),
+            DerivationStep("logits", "the largest", largest, "slope max|z| + bias"),
+            DerivationStep(
+                "M", "margin between blocks", MARGIN, "e^(logits - M) is exactly 0: no leak"
+            ),
+            DerivationStep(
+                "gain", "factor of the look-up in the output", rates.gain * d.x, "gain max|x|"
+            ),
+            DerivationStep("u", "unit roundoff", unit, f"half of eps of {self.dtype}"),
+            DerivationStep(
+                "rounding", "look-up in floating point", looked, "logits, exp, sums, products"
+            ),
+        )
+        return self._proved(terms, d.describe(), steps, it)
+
+    def _carried(self, it: Interpolant, rates: Rates) -> float:
+        """Rounding of what rides along in the value rows: products, offsets and w."""
+        unit = unit_roundoff(self.dtype)
+        along = self._kept(rates) + rates.gain * self._offset_bound
+        if rounding_of(self.backend).literal:
+            return unit * (2 * it.significant(unit) + 8) * along
+        return 8 * unit * along + 2 * unit * rates.gain * it.size * self.domain.x
+
+    def _kept(self, rates: Rates) -> float:
+        """Bound of what is carried of w."""
+        return rates.shrink * self.domain.w
+
+    def _sum_error(self) -> float:
+        """Relative error of the readout's sum over samples; none where each is read alone."""
+        return 0.0
+
+    # --------------------------------------------------------------------------- prompt, weights
+
+    @property
+    def layout(self) -> LookUpLayout:
+        """Sizes of the look-up layer; they do not grow with the number of samples."""
+        tokens = room_for(max(self.interpolant.tokens, self._asked["room"] or 1))
+        return LookUpLayout(self.domain.dim, min(_BLOCK, self.domain.samples), tokens)
+
+    @property
+    def design(self) -> Design:
+        """The heads of the network."""
+        return self.layout.design
+
+    @property
+    def features(self) -> Features:
+        """The feature axis of a prompt."""
+        return self.layout.raw
+
+    def _encode(self, *inputs: Tensor) -> LookUps:
+        """The look-ups of all samples, which stand for their prompts."""
+        x, y, w = inputs
+        return self._look_ups(x, y, w, self.rates)
+
+    def _look_ups(self, x: Tensor, y: Tensor, w: Tensor, rates: Rates) -> LookUps:
+        samples, labels, offsets = self._written(x, y)
+        gain, keep = self._factors(rates)
+        return LookUps(
+            self.layout, self.interpolant, samples, labels, w, offsets, gain=gain, keep=keep
+        )
+
+    def _written(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Samples, labels and offsets as they stand in the prompt."""
+        if self.loss.kind == "margin":
+            return x * y[..., None], torch.zeros_like(y), None
+        if self.loss.kind == "glm":
+            return x, torch.zeros_like(y), y
+        return x, y, None
+
+    def _factors(self, rates: Rates) -> tuple[float, float]:
+        """What look-ups and w are multiplied by in a sample's row."""
+        return rates.gain, rates.shrink
+
+    def _build_network(self) -> FrozenNetwork:
+        return self.layout.build(self.dtype)
+
+    @property
+    def plan(self) -> Plan:
+        """Sizes of the literal network and of a fused pass."""
+        return plan_look_ups(self.layout, self.domain.samples, self.interpolant.tokens, self.dtype)
+
+    # ------------------------------------------------------------------------------ evaluation
+
+    def check(self, *inputs: Tensor) -> None:
+        """Shapes, dtype, device, then values."""
+        x, y, w = three_inputs(inputs)
+        self._check_shapes(x, y, w)
+        self._check_values(x, y, w, self.domain.sizes(x, y, w))
+
+    def _check_shapes(self, x: Tensor, y: Tensor, w: Tensor) -> None:
+        n, d = self.domain.samples, self.domain.dim
+        device = x.device if isinstance(x, Tensor) else torch.device("cpu")
+        check_tensors({"x": (x, (n, d)), "y": (y, (n,)), "w": (w, (d,))}, self.dtype, device)
+
+    def _check_values(self, x: Tensor, y: Tensor, w: Tensor, sizes: Tensor) -> None:
+        """Bounds of what was measured, labels and range."""
+        self.domain.check_inputs(sizes)
+        self.loss.check_labels(y)
+        self.check_range(x, y, w)
+
+    def check_range(self, x: Tensor, y: Tensor, w: Tensor) -> None:
+        """Refuse residuals outside an explicit z_range."""
+        if self.domain.z_range is not None:
+            x, y, _ = self.loss.encode(x.detach(), y.detach())
+            self.domain.check_residuals((x @ w.detach()[..., None])[..., 0] - y)
+
+    def _exact(self, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+        """l'(z_i) x_i - offset_i in float64, shape (*batch, n, d)."""
+        x, y, w = x.double(), y.double(), w.double()
+        samples, labels, offset = self.loss.encode(x, y)
+        z = (samples @ w[..., None])[..., 0] - labels
+        gradients = self.loss.derivative(z)[..., None] * samples
+        return gradients if offset is None else gradients - offset
+
+    def _config(self) -> dict[str, Any]:
+        return {
+            **self._asked,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "loss": self.loss.to_config(),
+        }
+
+    @classmethod
+    def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
+        return rebuild_with_loss(cls, arguments, it, f)
+
+
+def rebuild_with_loss(
+    kind: Callable[..., Emulator], arguments: dict[str, Any], it: Interpolant, f: Any
+) -> Emulator:
+    """Call a constructor whose first argument is a loss with what a file says."""
+    options = dict(arguments)
+    loss = Loss.from_config(options.pop("loss"), f)
+    options["dtype"] = getattr(torch, options["dtype"])
+    return kind(loss, interpolant=it, **options)
+
+
+_ROOM = 2.0**20  # for sums of gradients
+_PROMPTS_HELD = 64  # by a literal pass, at most
+_PROOFS = {
+    "hard": "modulus of continuity and mass of far nodes",
+    "spectral": "theta-function bound of the linear look-up",
+    "fitted": "Taylor enclosure on a mesh, after the fit",
+    "graded": "Taylor enclosure on a mesh, after the fit",
+}
+
+
+def plan_look_ups(layout: LookUpLayout, samples: int, grid: int, dtype: torch.dtype) -> Plan:
+    """Sizes of a network of look-ups and of its prompts."""
+    d, n, count = layout.dim, samples, layout.count
+    wide, head_dim = layout.features.total, d + 2 + layout.samples
+    prompts = -(-n // layout.samples)
+    queries = 2 * layout.samples
+    size = torch.finfo(dtype).bits // 8
+    one = count * (layout.raw.total + wide + head_dim + d + 1) + 2 * queries * count
+    return Plan(
+        grid_tokens=grid,
+        tokens=count,
+        features=layout.raw.total,
+        head_dim=head_dim,
+        heads=1,
+        layers=1,
+        prompts=prompts,
+        parameters=layout.weights,
+        weight_bytes=layout.weights * 8,
+        literal_bytes=(layout.weights + min(prompts, _PROMPTS_HELD) * one) * size,
+        fused_bytes=2 * min(n * grid, 1 << 22) * size + 2 * n * size,
+        literal_flops=prompts
+        * 2
+        * (count * wide * (layout.raw.total + head_dim + d + 1) + queries * count * (head_dim + d)),
+        fused_flops=4 * n * d + 8 * n * grid,
+    )
+
+
+def three_inputs(inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """X, y and w, or a refusal of any other number of inputs."""
+    if len(inputs) != 3:
+        raise TypeError(f"call with (X, y, w), got {len(inputs)} arguments")
+    return inputs[0], inputs[1], inputs[2]

@@ -1,0 +1,527 @@
+r"""Linear maps whose weights are in the prompt: one head per output row (sec. 4.3).
+
+Head r looks up z = theta_r . x_i among grid tokens with values L_k: the look-up of a straight line,
+which at the right temperature is exact to rounding with about 25 tokens. What differs between the
+two encodings is where the prompt keeps theta:
+
+rows (thm:attn_sim_attn)
+    Token j carries x_j and row j of every weight matrix. A head's own affine map makes the grid
+    tokens (L_k theta_r) from row r. Any number of rows; tokens are zero-padded.
+embedding (def:input_attn)
+    Token i carries x_i, i times all weights, and a one-hot position. The ramp i theta_r is the key
+    and positions give bias and value, so the tokens themselves are the grid. The paper's second
+    block of constant weights is redundant, and its displayed key makes the softmax independent of
+    x; the ramp is what works. It is counted from the middle of the grid, which keeps logits, and
+    so their rounding, as small as they can be; tokens beyond the grid carry no weights.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, TypedDict
+
+import torch
+from torch import Tensor
+
+from iceform.arithmetic import at_most, exactly
+from iceform.arithmetic.units import LEAK_BITS
+from iceform.certificates import Certificate, DerivationStep
+from iceform.errors import BoundError, PrecisionError, ProgramError
+from iceform.expressions import ScalarFunction
+from iceform.heads import (
+    Design,
+    Features,
+    Head,
+    LiftedAttention,
+    Move,
+    Prompt,
+    Row,
+    SoftmaxAttention,
+    attention,
+    products,
+)
+from iceform.heads.design import attention_weights
+from iceform.heads.head import Pair
+from iceform.paper.base import Emulator, Plan
+from iceform.paper.selection import choose
+from iceform.run import primitives, rounding_of
+from iceform.tables import Grid, Interpolant, RoundingModel
+from iceform.tables.local import rounding_on
+from iceform.validation import (
+    check_bound,
+    check_choice,
+    check_positive,
+    check_size,
+    check_tensors,
+    common_batch,
+    unit_roundoff,
+)
+
+
+class Entries(NamedTuple):
+    """Entries of K, Q or V on given data, in float64."""
+
+    exact: Tensor
+    off: Tensor  # how far that is from exact
+    looked: Tensor
+    radius: Tensor  # how far from that what runs may be
+
+
+@dataclass(frozen=True)
+class RowLayer:
+    """The literal first layer: ``blocks`` weight matrices of given row counts, applied to x.
+
+    Attributes
+    ----------
+    dim, samples
+        Features and number of the x tokens.
+    rows
+        Rows of each weight matrix in the prompt.
+    names
+        What each matrix is called in labels ("K", "Q", "V").
+    table
+        The look-up of the identity.
+    encoding
+        "rows" or "embedding".
+    margin
+        M, which keeps attention off padding tokens.
+    """
+
+    dim: int
+    samples: int
+    rows: tuple[int, ...]
+    names: tuple[str, ...]
+    table: Interpolant
+    encoding: str
+    margin: float
+
+    @property
+    def outputs(self) -> int:
+        """Rows of all matrices together: the layer's heads and its output features."""
+        return sum(self.rows)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that attend: at least the grid's and the samples'."""
+        return max(self.samples, self.table.tokens)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return self.tokens if self.encoding == "embedding" else max(self.samples, *self.rows)
+
+    @property
+    def features(self) -> Features:
+        """Features of the prompt."""
+        if self.encoding == "rows":
+            return Features.of(x=self.dim, **dict.fromkeys(self.names, self.dim))
+        blocks = {name: count * self.dim for name, count in self.looked.sizes}
+        return Features.of(x=self.dim, **blocks, position=self.tokens)
+
+    @property
+    def labels(self) -> list[str]:
+        """One per head."""
+        return [f"{name} row {j}" for name, j in self.places]
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """One per token of the prompt."""
+        kept = [f"x {i}" if i < self.samples else "padding" for i in range(self.prompt_tokens)]
+        what = "weight row" if self.encoding == "rows" else "grid point"
+        return tuple(f"{k}, {what} {i}" for i, k in enumerate(kept))
+
+    def pack(self, x: Tensor, weights: list[Tensor]) -> Tensor:
+        """The prompt: data and weights, zero-padded."""
+        batch = common_batch(x.shape[:-2], *(w.shape[:-2] for w in weights))
+        count = self.prompt_tokens
+
+        def padded(t: Tensor) -> Tensor:
+            t = t.expand(*batch, *t.shape[-2:])
+            return torch.nn.functional.pad(t, (0, 0, 0, count - t.shape[-2]))
+
+        if self.encoding == "rows":
+            return torch.cat([padded(x), *map(padded, weights)], -1)
+        ramp = torch.zeros(count, 1, dtype=x.dtype, device=x.device)
+        ramp[: self.table.tokens, 0] = (self._grid.offsets / self._grid.spacing).to(x)
+        flat = [w.expand(*batch, *w.shape[-2:]).flatten(-2)[..., None, :] * ramp for w in weights]
+        position = torch.eye(count, dtype=x.dtype, device=x.device).expand(*batch, count, count)
+        return torch.cat([padded(x), *flat, position], -1)
+
+    def build(self) -> SoftmaxAttention:
+        """The literal weights, float64."""
+        readout = torch.eye(self.tokens, self.samples, dtype=torch.float64)  # the samples' tokens
+        if self.encoding == "embedding":
+            return attention(self.design, 0, readout)
+        weights = attention_weights(self.design, 0, readout, shared="kq")
+        return LiftedAttention(*self._lift(), *weights, labels=self.labels)
+
+    @property
+    def design(self) -> Design:
+        """A head for every row, on tokens that are lifted, or on the prompt's."""
+        parts = self._rows() if self.encoding == "rows" else self._embedding()
+        heads = tuple(
+            Head(label, logit, (Move(value, {place: 1.0}),))
+            for label, place, (logit, value) in zip(self.labels, self.places, parts, strict=True)
+        )
+        at = self._lifted if self.encoding == "rows" else self.features
+        return Design(at, (heads,), gives=(self.looked,))
+
+    @property
+    def looked(self) -> Features:
+        """Features of what the layer gives."""
+        return Features(tuple(zip(self.names, self.rows, strict=True)))
+
+    @property
+    def places(self) -> list[tuple[str, int]]:
+        """What each head writes."""
+        return [(name, j) for name, count in self.looked.sizes for j in range(count)]
+
+    def ramps(self, factor: float) -> Iterator[tuple[Pair, ...]]:
+        """For each head, the products of x and its row's ramp, row-major in the prompt."""
+        d = self.dim
+        for name, j in self.places:
+            own = (Row.of(name, j * d + i, factor) for i in range(d))
+            yield tuple((Row.of("x", i), key) for i, key in enumerate(own))
+
+    @property
+    def _grid(self) -> Grid:
+        assert isinstance(self.table.grid, Grid)
+        return self.table.grid
+
+    @property
+    def _beta(self) -> float:
+        return self.table.sharpness / self._grid.spacing**2
+
+    @property
+    def _lifted(self) -> Features:
+        """Features of lifted tokens: a sample's, and a grid point's."""
+        return Features.of(query=self.dim, key=self.dim, bias=1, value=1, padding=1, one=1)
+
+    def _rows(self) -> Iterator[tuple[tuple[Pair, ...], Row]]:
+        """Logit and value of every head, the same for all: their tokens differ."""
+        bias = Row.flags(bias=-self._beta, padding=-self.margin)
+        logit = products(self._lifted, {"query": 1.0}, {"key": 2 * self._beta})
+        yield from [((*logit, (Row.of("one"), bias)), Row.of("value"))] * self.outputs
+
+    def _embedding(self) -> Iterator[tuple[tuple[Pair, ...], Row]]:
+        """Logit and value of every head: its row's ramp, and positions for bias and value."""
+        padding = self.tokens - self.table.tokens
+        bias = self.table.keys.biases.tolist() + [-self.margin] * padding
+        values = self.table.values.tolist() + [0.0] * padding
+        everywhere = Row.over("position", [1.0] * self.tokens), Row.over("position", bias)
+        for ramp in self.ramps(2 * self._beta * self._grid.spacing):
+            yield (*ramp, everywhere), Row.over("position", values)
+
+    def _lift(self) -> tuple[Any, ...]:
+        """What makes the tokens of every head: x as queries, its row along the ramp as keys."""
+        n, grid, at, packed = self.samples, self.table.tokens, self._lifted, self.features
+        eye = torch.eye(self.dim, dtype=torch.float64)
+        shared = torch.zeros(at.total, packed.total, dtype=torch.float64)
+        shared[at["query"], packed["x"]] = eye
+        groups = torch.zeros(len(self.rows), at.total, packed.total, dtype=torch.float64)
+        for g, name in enumerate(self.names):
+            groups[g, at["key"], packed[name]] = eye
+        own = [torch.eye(r, self.prompt_tokens, dtype=torch.float64) for r in self.rows]
+        ramp = torch.zeros(self.tokens, dtype=torch.float64)
+        ramp[:grid] = self.table.keys.slopes / (2 * self._beta)
+        constant = torch.zeros(self.tokens, at.total, dtype=torch.float64)
+        constant[:grid, at["bias"]] = -self.table.keys.biases[:, None] / self._beta
+        constant[:grid, at["value"]] = self.table.values[:, None]
+        constant[grid:, at["padding"]] = 1.0
+        constant[:, at["one"]] = 1.0
+        samples = torch.eye(self.prompt_tokens, self.tokens, dtype=torch.float64)
+        samples[n:] = 0.0
+        return shared, samples, groups, self.rows, torch.cat(own), ramp, constant
+
+    def parameters(self) -> int:
+        """Numbers in the literal layer."""
+        readout, total = self.tokens * self.samples, self.features.total
+        if self.encoding == "embedding":
+            return self.outputs * (2 * (self.dim + 1) + self.outputs) * total + readout
+        lifted = 2 * self.dim + 4
+        maps = (1 + len(self.rows)) * lifted * total + self.prompt_tokens * self.tokens
+        maps += self.outputs * self.prompt_tokens + self.tokens * (1 + lifted)
+        return maps + 2 * (self.dim + 1) * lifted + self.outputs**2 * lifted + readout
+
+
+_LINE = ScalarFunction(lambda z: z, "identity", affine=(1.0, 0.0))
+_SQUARED = 2.0**50  # products whose squares, and those of a cell, float32 holds
+
+
+class RowOptions(TypedDict, total=False):
+    """What a construction with weights in the prompt is asked for by keyword."""
+
+    bound: float
+    weight_bound: float | None
+    reach: float | None
+    nonzeros: int | None
+    eps: float | None
+    regime: str
+    encoding: str
+    dtype: torch.dtype
+    backend: str
+    interpolant: Interpolant | None
+
+
+class RowEmulator(Emulator):
+    """What every construction with weights in the prompt shares.
+
+    ``em(x, *weights)``: x is (*batch, samples, dim), weights are (*batch, rows, dim).
+    """
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        samples: int,
+        rows: tuple[int, ...],
+        names: tuple[str, ...],
+        bound: float = 1.0,
+        weight_bound: float | None = None,
+        reach: float | None = None,
+        nonzeros: int | None = None,
+        eps: float | None = 1e-6,
+        regime: str = "spectral",
+        encoding: str = "rows",
+        dtype: torch.dtype = torch.float64,
+        backend: str = "auto",
+        tokens: int | None = None,
+        interpolant: Interpolant | None = None,
+    ) -> None:
+        super().__init__(eps=eps, dtype=dtype, backend=backend)
+        self.dim, self.samples = check_size("dim", dim), check_size("samples", samples)
+        self.regime = check_choice("regime", regime, ("spectral", "hard"))
+        self.encoding = check_choice("encoding", encoding, ("rows", "embedding"))
+        self.bound = check_positive("bound", bound)
+        self.weight_bound = (
+            self.bound if weight_bound is None else check_positive("weight_bound", weight_bound)
+        )
+        worst = self.dim * self.bound * self.weight_bound
+        self.given_reach = None if reach is None else check_positive("reach", reach)
+        self.reach = worst if self.given_reach is None else min(worst, self.given_reach)
+        self.nonzeros = None if nonzeros is None else check_size("nonzeros", nonzeros)
+        self._shape = (rows, names)
+        if self.dtype == torch.float32 and not 1 / _SQUARED <= self.reach <= _SQUARED:
+            raise BoundError(
+                f"products reach {self.reach:.3g} with these bounds, and keys hold their inverse "
+                f"square: float32 has room for {1 / _SQUARED:.0e} to {_SQUARED:.0e}; scale the "
+                "data, or use dtype=torch.float64"
+            )
+        self.interpolant = self._choose(tokens, interpolant)
+        error = self.certificate.error
+        if self.eps is not None and not error <= self.eps:
+            raise PrecisionError(
+                f"{at_most(error, '.3g')} is certified over the whole domain, not eps = "
+                f"{self.eps:.3g}; use "
+                "eps=None and certify(...) your inputs, or a smaller bound or reach",
+                best=error,
+            )
+
+    # ------------------------------------------------------------------------ the look-up table
+
+    @property
+    def _terms(self) -> float:
+        """Bound of sum_j |theta_j x_j|, what a product's rounding follows."""
+        if self.nonzeros is not None:
+            return self.reach  # checked on every input where tokens are sparse
+        return self.dim * self.bound * self.weight_bound
+
+    @property
+    def _summands(self) -> int:
+        """Products that can be nonzero; zeros add no rounding."""
+        return self.dim if self.nonzeros is None else self.nonzeros
+
+    def _choose(self, tokens: int | None, given: Interpolant | None = None) -> Interpolant:
+        slack = 4 * (self._summands + 4) * unit_roundoff(self.dtype) * (self._terms + self.reach)
+        it = choose(
+            _LINE,
+            (-self.reach - slack, self.reach + slack),
+            eps=self.eps,
+            regime=self.regime,
+            tokens=tokens,
+            dtype=self.dtype,
+            gain=self._gain,
+            # The whole bound saturates where it is hopeless; a look-up's own error does not.
+            total=lambda it: (
+                math.fsum(self._looked(it).values())
+                if self.eps is None
+                else self._certify(it).error
+            ),
+            given=given,
+        )
+        if not it.uniform:
+            raise ProgramError(
+                "rows look a line up on equally spaced tokens, and the interpolant that was handed "
+                "in has others; use Interpolant.identity(low, high)"
+            )
+        return it
+
+    @property
+    def layer(self) -> RowLayer:
+        """The first layer's description."""
+        rows, names = self._shape
+        return RowLayer(
+            self.dim, self.samples, rows, names, self.interpolant, self.encoding, self._margin()
+        )
+
+    def _margin(self) -> float:
+        """Padding tokens, at logit -M, meet a grid whose mass is at least e^{-c/4}."""
+        it = self.interpolant
+        target = unit_roundoff(self.dtype) * 2.0**-LEAK_BITS
+        return math.log(max(1, self.samples - it.tokens)) - math.log(target) + it.sharpness / 4
+
+    def _looked(self, it: Interpolant) -> dict[str, float]:
+        """Interpolation, leak and rounding of one look-up of theta_r . x_i."""
+        terms = self._terms + abs(it.grid.center)
+        model = rounding_of(self.backend).model(self.dtype, it, terms, self._summands)
+        padded = self.samples > it.tokens and self.backend == "literal"
+        leak = unit_roundoff(self.dtype) * 2.0**-LEAK_BITS if padded else 0.0
+        off = 2 * model.gamma * float((it.keys.slopes.abs() * terms + it.keys.biases.abs()).max())
+        return {
+            "interpolation": it.error,
+            "leak": 2 * it.size * leak * math.exp(min(off, 700.0)),
+            "rounding": it.rounding(model),
+        }
+
+    def _entries(self, x: Tensor, weight: Tensor) -> Entries:
+        """Weight x of given data, float64."""
+        it, unit = self.interpolant, unit_roundoff(torch.float64)
+        z, terms = x @ weight.mT, x.abs() @ weight.abs().mT
+        off = 2 * (self.dim + 2) * unit * terms + torch.finfo(torch.float64).tiny
+        flat, around = z.flatten(), off.flatten()
+        given = RoundingModel(unit, it.uniform, 0.0, 0, summed=True)
+        model = rounding_of(self.backend).model(self.dtype, it, 1.0, self._summands)
+        radius = (
+            rounding_on(it, given, flat, torch.zeros_like(flat), 0.0)
+            + rounding_on(it, model, flat, around, terms.flatten() + abs(it.grid.center))
+            + it.steepness * around
+            + self._looked(it)["leak"]
+        )
+        looked = primitives.plain_interpolate(z, it)
+        return Entries(z, off, looked, radius.reshape(z.shape))
+
+    @property
+    def _gain(self) -> float:
+        return 1.0
+
+    @abstractmethod
+    def _certify(self, it: Interpolant) -> Certificate: ...
+
+    @cached_property
+    def certificate(self) -> Certificate:
+        """The proven error for every input in the domain."""
+        return self._certify(self.interpolant)
+
+    def _describe(self) -> dict[str, float | str]:
+        return {
+            "samples x dim": f"{self.samples} x {self.dim}",
+            "max |x|": self.bound,
+            "max |weights|": self.weight_bound,
+            "max |weights . x|": self.reach,
+        }
+
+    def _steps(self, it: Interpolant, looked: dict[str, float]) -> tuple[DerivationStep, ...]:
+        return (
+            DerivationStep(
+                "h", "grid spacing", it.grid.spacing, f"{it.tokens} tokens, {it.regime} regime"
+            ),
+            DerivationStep(
+                "c", "sharpness beta h^2", it.sharpness, "temperature in units of the grid"
+            ),
+            DerivationStep("R", "range of the products", self.reach, "dim x bounds, or reach="),
+            DerivationStep(
+                "sup|A-z|", "look-up against the line", it.error, "theta-function bound, or h/2"
+            ),
+            DerivationStep(
+                "rounding", "look-up in floating point", looked["rounding"], "logits, exp, sums"
+            ),
+        )
+
+    # ------------------------------------------------------------------------------ evaluation
+
+    def check(self, *inputs: Tensor) -> None:
+        """Shapes, dtype, device, bounds, then the products' range."""
+        rows, names = self._shape
+        if len(inputs) != 1 + len(rows):
+            raise TypeError(f"call with (x, {', '.join(names)}), got {len(inputs)} arguments")
+        x, *weights = inputs
+        device = x.device if isinstance(x, Tensor) else torch.device("cpu")
+        wanted: dict[str, tuple[Tensor, tuple[int, ...]]] = {"x": (x, (self.samples, self.dim))}
+        wanted |= {n: (w, (r, self.dim)) for n, r, w in zip(names, rows, weights, strict=True)}
+        check_tensors(wanted, self.dtype, device)
+        check_bound("x", x, self.bound, "scale the data or raise bound=")
+        for name, weight in zip(names, weights, strict=True):
+            check_bound(name, weight, self.weight_bound, "scale it or raise weight_bound=")
+            self._check_reach(name, x, weight)
+
+    def _check_reach(self, name: str, x: Tensor, weight: Tensor) -> None:
+        x, weight = x.detach(), weight.detach()
+        if self.nonzeros is None and (self.given_reach is None or self.reach < self.given_reach):
+            return
+        if self.nonzeros is not None:
+            seen = int(((x != 0).to(x) @ (weight != 0).to(x).mT).max())
+            if seen > self.nonzeros:
+                raise BoundError(
+                    f"{name} x sums {seen} nonzero products, the certificate allows "
+                    f"{self.nonzeros}; raise nonzeros="
+                )
+            x, weight = x.abs(), weight.abs()
+        largest = float((x @ weight.mT).abs().max())
+        if not largest <= self.reach:
+            raise BoundError(
+                f"max |{name} x| is {largest:.6g}, beyond the grid's range {exactly(self.reach)}; "
+                "raise reach="
+            )
+
+    def _encode(self, *inputs: Tensor) -> Prompt:
+        """Data and weights as tokens."""
+        x, *weights = inputs
+        layer = self.layer
+        return Prompt(layer.pack(x, weights), layer.features, layer.roles)
+
+    def _config(self) -> dict[str, Any]:
+        return {
+            "dim": self.dim,
+            "samples": self.samples,
+            "bound": self.bound,
+            "weight_bound": self.weight_bound,
+            "reach": self.given_reach,
+            "nonzeros": self.nonzeros,
+            "eps": self.eps,
+            "regime": self.regime,
+            "encoding": self.encoding,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "backend": self.backend,
+        }
+
+    @classmethod
+    def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
+        options = {**arguments, "dtype": getattr(torch, arguments["dtype"])}
+        return cls(interpolant=it, **options)
+
+    def _plan(self, layers: int, heads: int, more: int) -> Plan:
+        layer = self.layer
+        n, count, grid = self.samples, layer.tokens, self.interpolant.tokens
+        weights = layer.parameters() + more
+        wide = layer.features.total if self.encoding == "embedding" else 2 * self.dim + 4
+        scores = layer.outputs * (2 * count * count + count * (wide + 2 * self.dim + 2 + heads))
+        size = torch.finfo(self.dtype).bits // 8
+        products, prompt = n * self.dim * layer.outputs, layer.prompt_tokens * layer.features.total
+        return Plan(
+            grid_tokens=grid,
+            tokens=layer.prompt_tokens,
+            features=layer.features.total,
+            head_dim=self.dim + 1,
+            heads=heads,
+            layers=layers,
+            parameters=weights,
+            weight_bytes=8 * weights,
+            literal_bytes=size * (weights + scores),
+            fused_bytes=size * (prompt + 2 * min(n * layer.outputs * grid, 1 << 22)),
+            literal_flops=2 * layer.outputs * count * count * (self.dim + 1 + layer.outputs),
+            fused_flops=2 * products + 8 * n * layer.outputs * grid,
+        )

@@ -1,0 +1,110 @@
+"""What a certificate must know of the data: sizes, not values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from iceform.arithmetic import exactly
+from iceform.arithmetic.units import OUTWARD_MANY
+from iceform.errors import BoundError, DtypeError, ShapeError
+from iceform.targets.decimal_reference import eigenvalue_bounds
+
+
+@dataclass(frozen=True)
+class DataDomain:
+    """Bounds of a data set.
+
+    Attributes
+    ----------
+    samples
+        n.
+    rows, rms_rows
+        Of ||x_i||_2, and of its root mean square.
+    label
+        Of |y_i|.
+    rms
+        Of the root mean square of y.
+    bottom, top
+        Of the eigenvalues of X'X/n.
+    reach, size
+        Of |z_i| and ||w_t|| along the exact run, where the algorithm must know; infinite if not.
+    padding
+        Tokens of zeros beside the samples.
+    """
+
+    samples: int
+    rows: float
+    rms_rows: float
+    label: float
+    rms: float
+    bottom: float
+    top: float
+    reach: float = math.inf
+    size: float = math.inf
+    padding: int = 0
+
+    @classmethod
+    def box(cls, dim: int, samples: int, bound: float) -> DataDomain:
+        """All data with |x|, |y| <= bound."""
+        row = math.sqrt(dim) * bound * OUTWARD_MANY
+        return cls(samples, row, row, bound, bound, 0.0, row * row)
+
+    @classmethod
+    def of(cls, x: Tensor, y: Tensor, dtype: torch.dtype) -> DataDomain:
+        """These data, rounded to ``dtype``."""
+        x, y = x.to(dtype).double(), y.to(dtype).double()
+        norms = x.norm(dim=1)
+        bottom, top = eigenvalue_bounds(x)
+        return cls(
+            len(x),
+            float(norms.max()) * OUTWARD_MANY,
+            float(norms.square().mean().sqrt()) * OUTWARD_MANY,
+            float(y.abs().max()),
+            float(y.square().mean().sqrt()) * OUTWARD_MANY,
+            bottom,
+            top,
+        )
+
+    def describe(self) -> dict[str, float | str]:
+        """For a certificate."""
+        run = {"max |z_i|": self.reach, "max ||w_t||": self.size}
+        return {
+            "samples": float(self.samples),
+            "max ||x_i||": self.rows,
+            "max |y_i|": self.label,
+            "rms y": self.rms,
+            "eigenvalues of X'X/n": f"[{exactly(self.bottom)}, {exactly(self.top)}]",
+            **{name: value for name, value in run.items() if math.isfinite(value)},
+        }
+
+
+def check_tensors(**given: object) -> None:
+    """Tensors, whatever they hold."""
+    for name, value in given.items():
+        if not isinstance(value, Tensor):
+            raise DtypeError(
+                f"{name} must be a tensor, got {type(value).__name__}; torch.as_tensor makes one"
+            )
+
+
+def check_data(x: Tensor, y: Tensor, dim: int, most: int) -> None:
+    """Finite tensors (n, dim) and (n,) with 1 <= n <= most."""
+    for name, value in (("X", x), ("y", y)):
+        check_tensors(**{name: value})
+        if not value.is_floating_point():
+            raise DtypeError(f"{name} must be a floating-point tensor, got {value.dtype}")
+        if not bool(torch.isfinite(value).all()):
+            raise BoundError(f"{name} holds NaN or infinity; fill or remove what is missing")
+    if x.ndim != 2 or x.shape[1] != dim or y.shape != x.shape[:1]:
+        raise ShapeError(
+            f"X must be (n, {dim}) and y (n,), got {tuple(x.shape)} and {tuple(y.shape)}"
+        )
+    if not 1 <= len(x) <= most:
+        raise ShapeError(
+            f"a prompt holds 1 to {most} samples, got {len(x)}; write the target with positions >= "
+            f"{len(x) + 2}"
+        )

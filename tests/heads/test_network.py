@@ -1,0 +1,242 @@
+import pytest
+import torch
+from torch import nn
+
+from iceform.errors import IntegrityError
+from iceform.heads import (
+    Features,
+    FrozenNetwork,
+    HopfieldLayer,
+    Lift,
+    SoftmaxAttention,
+    weights_digest,
+)
+from iceform.paper import ResidualMap
+
+F64 = torch.float64
+FEATURES = Features.of(x=2, y=1, w=2)
+
+
+def residual_layer(dtype=F64):
+    shapes = [(2, 3, 5), (2, 3, 5), (2, 5, 5), (2, 4, 4)]
+    return SoftmaxAttention(
+        *(torch.randn(*s, dtype=dtype) for s in shapes), labels=["a", "b"], residual=True
+    )
+
+
+def readout(dtype=F64):
+    parts = [(1, 2, 5), (1, 4, 1), (1, 2)]
+    return Lift(*(torch.randn(*s, dtype=dtype) for s in parts))
+
+
+@pytest.fixture
+def network():
+    torch.manual_seed(3)
+    return FrozenNetwork([residual_layer(), residual_layer(), readout()], FEATURES)
+
+
+# -------------------------------------------------------------------------------------- layers
+
+
+def test_layers_run_in_order(network):
+    x = torch.randn(2, 4, 5, dtype=F64)
+    first, second, last = network.layers
+    assert torch.equal(network(x), last(second(first(x))))
+    assert network(x).shape == (2, 1, 2)
+
+
+def test_stream_gives_the_tokens_after_every_layer(network):
+    x = torch.randn(4, 5, dtype=F64)
+    states = list(network.stream(x))
+    assert [tuple(s.shape) for s in states] == [(4, 5), (4, 5), (1, 2)]
+    assert torch.equal(states[-1], network(x))
+    assert torch.equal(states[0], network.layers[0](x))
+
+
+def test_heads_are_counted_over_the_layers(network):
+    assert network.heads == 4
+
+
+def test_a_hopfield_layer_is_one_head():
+    parts = [torch.zeros(4, 5), torch.zeros(4, 5), torch.zeros(2, 4)]
+    layer = HopfieldLayer(*parts, 1.0, stored=2)
+    assert FrozenNetwork([layer], FEATURES).heads == len(layer.labels) == 1
+
+
+def test_a_layer_may_be_used_twice():
+    shared = residual_layer()
+    twice = FrozenNetwork([shared, shared], FEATURES)
+    x = torch.randn(4, 5, dtype=F64)
+    assert torch.equal(twice(x), shared(shared(x)))
+    assert twice.heads == 4
+
+
+# -------------------------------------------------------------------------------------- frozen
+
+
+def test_there_is_nothing_to_train(network):
+    assert not list(network.parameters())
+    assert all(not b.requires_grad for b in network.buffers())
+    with pytest.raises(ValueError, match="empty parameter list"):
+        torch.optim.SGD(network.parameters(), lr=1.0)
+
+
+def test_gradients_reach_the_input_and_nothing_else(network):
+    x = torch.randn(4, 5, dtype=F64, requires_grad=True)
+    network(x).sum().backward()
+    assert x.grad is not None
+    assert all(b.grad is None for b in network.buffers())
+
+
+def test_digest_survives_use(network):
+    before = network.digest
+    x = torch.randn(4, 5, dtype=F64, requires_grad=True)
+    network(x).sum().backward()
+    with torch.no_grad():
+        network(x)
+    network.train()
+    network.eval()
+    network.to("cpu")
+    network.requires_grad_(False)
+    assert network.digest == before
+    assert len(before) == 64
+
+
+def test_digest_survives_a_copy_and_a_state_dict(network):
+    other = FrozenNetwork([residual_layer(), residual_layer(), readout()], FEATURES)
+    assert other.digest != network.digest
+    other.load_state_dict(network.state_dict())
+    assert other.digest == network.digest
+
+
+@pytest.mark.parametrize("bit", [0, 1, 31, 51, 62, 63])
+def test_digest_sees_every_bit(network, bit):
+    before = network.digest
+    weight = network.layers[1].w_v
+    bits = weight.view(torch.int64)
+    mask = torch.tensor(-(2**63) if bit == 63 else 2**bit)
+    bits[1, 2, 3] ^= mask
+    assert network.digest != before
+    bits[1, 2, 3] ^= mask
+    assert network.digest == before
+
+
+def test_digest_sees_every_weight(network):
+    before = network.digest
+    for name, buffer in network.named_buffers():
+        kept = buffer.clone()
+        buffer.view(-1)[-1] += 1
+        assert network.digest != before, name
+        buffer.copy_(kept)
+    assert network.digest == before
+
+
+def test_digest_sees_the_sign_of_zero():
+    def network(value):
+        return FrozenNetwork([Lift(*(torch.full(s, value) for s in SHAPES))], FEATURES)
+
+    assert network(0.0).digest != network(-0.0).digest
+
+
+SHAPES = [(1, 2, 5), (1, 4, 1), (1, 2)]
+
+
+def test_digest_sees_dtype_and_shape():
+    class Bag(nn.Module):
+        def __init__(self, data):
+            super().__init__()
+            self.register_buffer("data", data)
+
+    zeros = torch.zeros(4, 6, dtype=F64)
+    same_bytes = [zeros, zeros.reshape(6, 4), zeros.reshape(24), torch.zeros(4, 12), zeros.long()]
+    assert len({weights_digest(Bag(data)) for data in same_bytes}) == len(same_bytes)
+    assert weights_digest(Bag(zeros)) == weights_digest(Bag(torch.zeros(6, 4, dtype=F64).T))
+
+
+def test_digest_sees_the_names():
+    class Named(nn.Module):
+        def __init__(self, name):
+            super().__init__()
+            self.register_buffer(name, torch.ones(2))
+
+    assert weights_digest(Named("a")) != weights_digest(Named("b"))
+
+
+def test_digest_changes_with_the_dtype_of_the_network(network):
+    before = network.digest
+    assert network.to(torch.float32).digest != before
+    assert network.to(torch.float64).digest != before  # rounding does not come back
+
+
+def test_digest_sees_the_order_of_the_layers():
+    a, b = residual_layer(), residual_layer()
+    assert FrozenNetwork([a, b], FEATURES).digest != FrozenNetwork([b, a], FEATURES).digest
+
+
+def test_digest_tells_a_layer_used_twice_from_one_used_once():
+    shared = residual_layer()
+    once, twice = FrozenNetwork([shared], FEATURES), FrozenNetwork([shared, shared], FEATURES)
+    assert once.digest != twice.digest
+
+
+# ------------------------------------------------------------------------------------ features
+
+
+def test_features_are_contiguous_slices_in_order():
+    assert dict(FEATURES) == {"x": slice(0, 2), "y": slice(2, 3), "w": slice(3, 5)}
+    assert list(FEATURES) == ["x", "y", "w"]
+    assert (len(FEATURES), FEATURES.total) == (3, 5)
+
+
+def test_features_name_each_coordinate():
+    assert FEATURES.names() == ["x[0]", "x[1]", "y", "w[0]", "w[1]"]
+    assert len(FEATURES.names()) == FEATURES.total
+
+
+def test_features_behave_like_a_mapping():
+    assert "y" in FEATURES
+    assert "z" not in FEATURES
+    assert FEATURES.get("z") is None
+    with pytest.raises(KeyError, match="z"):
+        FEATURES["z"]
+    assert Features.of(x=2, y=1, w=2) == FEATURES
+    assert Features.of(x=2, w=2, y=1) != FEATURES
+    assert hash(Features.of(x=2, y=1, w=2)) == hash(FEATURES)
+
+
+def test_network_keeps_the_names_of_its_features(network):
+    assert network.features == FEATURES
+    x = torch.randn(4, 5, dtype=F64)
+    assert x[..., network.features["w"]].shape == (4, 2)
+
+
+def test_weights_that_change_after_a_move_are_refused():
+    """A move forgets the copy that weights are compared with; what was hashed then is not kept."""
+    network = ResidualMap(torch.tanh, dim=2, samples=3, eps=1e-3).network.to("cpu")
+    expected = network.check()
+    next(network.buffers()).data.mul_(1.5)
+    with pytest.raises(IntegrityError, match="changed"):
+        network.check()
+    next(network.buffers()).data.div_(1.5)
+    assert network.check() == expected
+
+
+def test_a_weight_put_where_there_was_none_is_noticed():
+    """A large sparse buffer is compared by its words that are not 0, and by how many they are."""
+    wide = 400
+    w_o = torch.zeros(1, wide, wide, dtype=F64)
+    w_o[0, :4, :4] = 1.0
+    eye = torch.ones(1, 1, 1, dtype=F64)
+    layer = SoftmaxAttention(eye, eye, eye, w_o)
+    network = FrozenNetwork([layer], Features.of(x=1)).seal()
+    copy = network._sealed.copies["layers.0.w_o"]
+    assert copy.places is not None, "it was copied whole"
+    assert network.check() == network.expected
+    layer.w_o[0, 300, 300] = 1e-9
+    assert not bool(network.unchanged())
+    with pytest.raises(IntegrityError, match="weights were changed"):
+        network.check()
+    layer.w_o[0, 300, 300] = 0.0
+    layer.w_o[0, 3, 3] = 0.0  # one less
+    with pytest.raises(IntegrityError, match="weights were changed"):
+        network.check()

@@ -1,0 +1,248 @@
+"""TruncatedLinear, the Hopfield constructions and the MLP."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+
+import iceform as ice
+from iceform.heads import unchecked
+from tests.conformance import Conformance, assert_within, uniform
+from tests.paper import test_descent, test_residual
+
+
+class TestTruncatedLinear(Conformance):
+    samples, dim = 6, 2
+    permutes_output = True
+    captured = False
+    smooth = ("spectral",)  # hard is a staircase: finite differences see a step or a plateau
+
+    def build(self, regime, dtype, backend):
+        return ice.paper.TruncatedLinear(
+            -0.8, 1.1, 3, dim=2, samples=6, regime=regime, dtype=dtype, backend=backend
+        )
+
+    def draw(self, emulator, batch):
+        # The spectral split refuses what it would have to truncate.
+        scale = 1.0 if emulator.regime == "hard" else 0.3
+        x = uniform(*batch, 6, 2, dtype=emulator.dtype)
+        w = uniform(*batch, 2, dtype=emulator.dtype, bound=scale)
+        return x, w, uniform(*batch, dtype=emulator.dtype, bound=0.1)
+
+    def corners(self, inputs):
+        return None
+
+    def interior(self, inputs):
+        return list(inputs)
+
+    def test_permutation_of_samples(self, emulator):
+        x, w, t = self.draw(emulator, (2,))
+        order = torch.randperm(6)
+        got, want = emulator(x[:, order], w, t), emulator(x, w, t)[:, order]
+        assert_within(got, want, self.rounding(emulator), "permuted tokens")
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3, 8])
+@pytest.mark.parametrize("sharpness", [2.0, 5.0, 12.0, 60.0])
+def test_hard_split_truncates_on_all_reals(heads, sharpness):
+    em = ice.paper.TruncatedLinear(
+        -3.0, 2.0, heads, dim=1, samples=8, bound=50.0, weight_bound=1.0, sharpness=sharpness
+    )
+    x = torch.linspace(-50, 50, 8000, dtype=torch.float64).reshape(1000, 8, 1)
+    ones, zeros = torch.ones(1000, 1).double(), torch.zeros(1000).double()
+    assert_within(em(x, ones, zeros), em.reference(x, ones, zeros), em.certificate.error, "line")
+    for end in (-3.0, 2.0):
+        at = torch.full((8, 1), end, dtype=torch.float64)
+        got = em(at, torch.ones(1).double(), torch.zeros(()).double())
+        assert abs(float(got[0]) - end) <= em.certificate.error
+
+
+def test_spectral_split_is_exact_inside_and_refuses_outside():
+    em = ice.paper.TruncatedLinear(-3.0, 2.0, 4, dim=1, samples=8, bound=4.0, regime="spectral")
+    x = torch.linspace(-3, 2, 8000, dtype=torch.float64).reshape(1000, 8, 1)
+    ones, zeros = torch.ones(1000, 1).double(), torch.zeros(1000).double()
+    assert em.certificate.error < 1e-6
+    assert_within(em(x, ones, zeros), em.reference(x, ones, zeros), em.certificate.error, "line")
+    with pytest.raises(ice.errors.BoundError, match="the spectral split does not truncate"):
+        em(x * 1.01, ones, zeros)
+
+
+def test_local_keys_hold_the_seams_together_in_float32():
+    """100 heads of 18 points on [-50, 50]."""
+    em = ice.paper.TruncatedLinear(
+        -50.0, 50.0, 100, dim=1, samples=4, bound=100.0, weight_bound=1.0, tokens=20,
+        dtype=torch.float32, backend="literal",
+    )  # fmt: skip
+    x = uniform(500, 4, 1, dtype=torch.float32, bound=60.0)
+    ones, zeros = torch.ones(500, 1), torch.zeros(500)
+    error = (em(x, ones, zeros).double() - em.reference(x, ones, zeros)).abs().max()
+    assert float(error) < 4 * em.split.spacing
+
+
+class TestHopfieldMap(Conformance):
+    samples, dim = 5, 3
+    permutes_output = True
+
+    def build(self, regime, dtype, backend):
+        eps = {("spectral", torch.float64): 1e-7, ("spectral", torch.float32): 1e-3}
+        return ice.paper.HopfieldMap(
+            torch.tanh, [1.0, -0.5, 0.25], 0.3, samples=5, eps=eps.get((regime, dtype), 0.5),
+            regime=regime, dtype=dtype, backend=backend,
+        )  # fmt: skip
+
+    def draw(self, emulator, batch):
+        return (uniform(*batch, 5, 3, dtype=emulator.dtype),)
+
+    def test_permutation_of_samples(self, emulator):
+        (z,) = self.draw(emulator, (2,))
+        order = torch.randperm(5)
+        bound = self.rounding(emulator)
+        assert_within(emulator(z[:, order]), emulator(z)[:, order], bound, "permuted states")
+
+    def test_save_and_load(self, emulator, tmp_path):
+        (z,) = self.draw(emulator, (2,))
+        again = ice.load(emulator.save(tmp_path / "saved"))
+        assert again.digest == emulator.digest
+        assert torch.equal(again(z), emulator(z))
+        with pytest.raises(ice.errors.ProgramError, match="loaded without its function"):
+            again.reference(z)
+
+
+class TestHopfieldResidual(test_residual.TestResidualMap):
+    captured = False
+
+    def build(self, regime, dtype, backend):
+        eps = {("spectral", torch.float64): 1e-6, ("spectral", torch.float32): 1e-2}
+        return ice.paper.HopfieldResidual(
+            torch.tanh, dim=3, samples=4, eps=eps.get((regime, dtype), 0.5), regime=regime,
+            dtype=dtype, backend=backend,
+        )  # fmt: skip
+
+
+class TestHopfieldStep(test_descent.TestGradientStep):
+    captured = False
+
+    def build(self, regime, dtype, backend):
+        eps = {("spectral", torch.float64): 1e-6, ("spectral", torch.float32): 1e-2}
+        return ice.paper.HopfieldStep(
+            "squared", 0.5, 0.1, dim=2, samples=5, eps=eps.get((regime, dtype), 0.5),
+            regime=regime, dtype=dtype, backend=backend,
+        )  # fmt: skip
+
+
+def test_a_hopfield_layer_makes_its_values_from_its_keys():
+    w_k, w_q = torch.randn(4, 3).double(), torch.randn(4, 2).double()
+    w_v, patterns = torch.randn(5, 4).double(), torch.randn(6, 3).double()
+    states = torch.randn(7, 2).double()
+    layer = ice.heads.HopfieldLayer(w_k, w_q, w_v, 0.7, patterns=patterns)
+    keys = w_k @ patterns.T
+    weights = torch.softmax(0.7 * keys.T @ (w_q @ states.T), 0)
+    torch.testing.assert_close(layer(states), (w_v @ keys @ weights).T)
+    assert not list(layer.parameters())
+
+
+def network_parameters(sizes, dtype=torch.float64):
+    out = []
+    for fan_in, fan_out in pairwise(sizes):
+        scale = 1 / math.sqrt(fan_in)
+        out += [uniform(fan_out, fan_in, dtype=dtype, bound=scale),
+                uniform(fan_out, dtype=dtype, bound=scale)]  # fmt: skip
+    return out
+
+
+def test_an_mlp_with_gelu_entirely_in_context():
+    sizes = (16, 64, 64, 10)
+    net = ice.paper.MLP(
+        sizes, torch.nn.functional.gelu, samples=7, weight_bound=0.25, reach=(4.0, 4.0, 4.0),
+        eps=1e-6,
+    )  # fmt: skip
+    parameters, x = network_parameters(sizes), uniform(7, 16, dtype=torch.float64)
+    before = net.digest
+    assert_within(net(x, *parameters), net.reference(x, *parameters), 1e-6, "gelu")
+    assert net.certificate.error <= 1e-6
+    assert net.digest == before
+    assert not list(net.parameters())
+    plain = torch.nn.Sequential()
+    for i, (w, b) in enumerate(zip(parameters[::2], parameters[1::2], strict=True)):
+        layer = torch.nn.Linear(w.shape[1], w.shape[0], dtype=torch.float64)
+        layer.weight.data, layer.bias.data = w, b
+        plain.extend([layer] + ([torch.nn.GELU()] if i < 2 else []))
+    assert_within(net(x, *parameters), plain(x).detach(), 1e-6, "torch's own")
+
+
+@pytest.mark.parametrize("backend", ["literal", "fused"])
+def test_every_part_of_an_mlp_runs_on_its_frozen_weights(backend):
+    sizes = (3, 4, 2)
+    torch.manual_seed(0)
+    net = ice.paper.MLP(sizes, torch.tanh, samples=4, weight_bound=0.6, eps=1e-6, backend=backend)
+    parameters, x = network_parameters(sizes), uniform(2, 4, 3, dtype=torch.float64)
+    result = net.run(x, *parameters)
+    assert torch.equal(result.value, net(x, *parameters))
+    assert result.attestation.ok
+    assert result.digest == net.digest
+    assert (result.attestation.rows > 0) == (backend == "fused")
+    assert result.passes == 3  # two linear maps, one activation
+    assert result.ledger.host == ()
+    for network in net.networks:
+        weight = network.layers[-1].w_v
+        weight.data.mul_(1.5)
+        with pytest.raises(ice.errors.IntegrityError, match="weights were changed"):
+            net(x, *parameters)
+        with unchecked():
+            changed = net(x, *parameters)
+        assert float((changed - result.value).abs().max()) > 1e-2
+        weight.data.div_(1.5)
+    assert torch.equal(net(x, *parameters), result.value)
+
+
+def test_activations_follow_the_weights_alike():
+    sizes, changed = (3, 4, 2), []
+    torch.manual_seed(0)
+    parameters, x = network_parameters(sizes), uniform(4, 3, dtype=torch.float64)
+    for backend in ("literal", "fused"):
+        net = ice.paper.MLP(
+            sizes, torch.tanh, samples=4, weight_bound=0.6, eps=1e-6, backend=backend
+        )
+        net.look_ups.layers[-1].w_k.mul_(2.0)
+        net.look_ups.layers[-1].w_v.mul_(1.5)
+        with unchecked():
+            changed.append(net(x, *parameters))
+    assert_within(changed[1], changed[0], 1e-9, "literal against fused")
+    assert float((changed[0] - net.reference(x, *parameters)).abs().max()) > 1e-2
+
+
+@pytest.mark.parametrize("activation", [torch.relu, torch.tanh, torch.nn.functional.silu])
+def test_any_continuous_activation(activation):
+    sizes = (3, 8, 2)
+    net = ice.paper.MLP(sizes, activation, samples=4, weight_bound=0.6, eps=1e-4)
+    parameters, x = network_parameters(sizes), uniform(16, 4, 3, dtype=torch.float64)
+    got, want = net(x, *parameters), net.reference(x, *parameters)
+    assert_within(got, want, net.certificate.error, activation.__name__)
+
+
+def test_an_activation_out_of_range_is_refused():
+    net = ice.paper.MLP((3, 8, 2), torch.tanh, weight_bound=1.0, reach=(0.5, 9.0), eps=None)
+    parameters = [torch.ones_like(p) for p in network_parameters((3, 8, 2))]
+    with pytest.raises(ice.errors.BoundError, match=r"max \|theta x\| is 4, .* raise reach="):
+        net(torch.ones(1, 3, dtype=torch.float64), *parameters)
+    with pytest.raises(ice.errors.ShapeError, match="takes 2 pairs of weight and bias"):
+        net(torch.ones(1, 3, dtype=torch.float64), *parameters[:3])
+
+
+@pytest.mark.parametrize("encoding", ["rows", "embedding"])
+def test_a_target_with_several_heads(encoding):
+    em = ice.paper.AttentionHead(
+        3, 2, 4, 5, heads=3, eps=1e-8, encoding=encoding, backend="literal"
+    )
+    assert em.plan.heads == 3 * (2 + 2 + 4) + 3
+    x = uniform(6, 5, 3, dtype=torch.float64)
+    weights = [uniform(6, 3, r, 3, dtype=torch.float64) for r in (2, 2, 4)]
+    want = sum(
+        torch.softmax((x @ q.mT) @ (x @ k.mT).mT, -1) @ (x @ v.mT)
+        for k, q, v in zip(*(w.unbind(1) for w in weights), strict=True)
+    )
+    assert_within(em(x, *weights), want, em.certify(x, *weights).error, "three heads")
+    assert em.network.layers[0].heads[8].label == "K1 row 0"
+    with pytest.raises(ice.errors.ShapeError, match=r"K must have shape \(\*batch, 3, 2, 3\)"):
+        em(x, weights[0][:, 0], *weights[1:])

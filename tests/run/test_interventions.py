@@ -1,0 +1,254 @@
+"""What runs is the network and the prompt: change either, and literal and fused follow alike.
+
+Every fast path is inside every certificate, so only an intervention can tell it from a formula
+that reads neither. With the checks off, another network or prompt is put in; both backends must
+return *that* one's answer, which is far from the first. Every construction does so in its own
+suite (tests/conformance.py), every algorithm in those of the estimators.
+"""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import iceform as ice
+from iceform.errors import IntegrityError
+from iceform.heads import LookUpLayout, LookUps, SoftmaxAverage, unchecked
+from iceform.run import bind, reading, rows
+from iceform.tables import Interpolant
+
+LAYOUT = LookUpLayout(dim=3, samples=4, tokens=80)
+TABLES = {
+    "fitted": Interpolant.fit(torch.tanh, -8, 8, 1e-8),
+    "line": Interpolant.identity(-8, 8),
+    "crowded": Interpolant.fit(lambda z: z.clamp(-1, 1), -8, 8, tokens=79, kinks=(-1.0, 1.0)),
+}
+FAR = 1e-3  # an intervention moves the answer by more than this
+NEAR = 1e-11  # and both backends by the same, to this
+
+
+def look_ups(table: Interpolant, rows: int = 11) -> LookUps:
+    x, y = 2 * torch.rand(rows, 3).double() - 1, torch.rand(rows).double()
+    w = torch.tensor([1.5, -0.7, 0.4]).double()
+    return LookUps(LAYOUT, table, x, y, w, offsets=y, gain=-0.5, keep=0.9)
+
+
+def average() -> SoftmaxAverage:
+    x, values = torch.randn(50, 3).double(), torch.randn(50, 2).double()
+    return SoftmaxAverage(LAYOUT, 2 * x, -x.square().sum(1), values, torch.randn(9, 3).double())
+
+
+def permute(network):
+    order = torch.tensor([2, 0, 1])
+    key_x = network.layers[1].w_k[0, :, network.features["key_x"]]
+    network.layers[1].w_k[0, :, network.features["key_x"]] = key_x[:, order].clone()
+
+
+def sharpen(network):
+    network.layers[1].w_k.mul_(2)
+
+
+def scale_values(network):
+    network.layers[1].w_v.mul_(1.5)
+
+
+def mix_values(network):
+    network.layers[1].w_v[0, 0, network.features["value"]] += 0.25
+
+
+def swap_answers(network):
+    w_o = network.layers[1].w_o[0]
+    first, free = w_o.shape[0] - 2 * LAYOUT.samples, w_o.shape[0] - LAYOUT.samples
+    for start in (first, free):
+        w_o[start : start + 2] = w_o[start : start + 2].flip(0).clone()
+
+
+def scale_embedding(network):
+    network.layers[0].features[network.features["w"], network.features["w"]] *= 0.5
+
+
+def shift_label(network):
+    w_q = network.layers[1].w_q
+    w_q[0, 0, LAYOUT.features["is_query"]] = 0.3
+
+
+NETWORKS = {f.__name__: f for f in (
+    permute, sharpen, scale_values, mix_values, swap_answers, scale_embedding, shift_label,
+)}  # fmt: skip
+
+
+def answers(network, prompt):
+    backends = [bind(network, name) for name in ("literal", "fused")]
+    rows = [b.run(prompt) for b in backends]
+    if isinstance(prompt, LookUps):
+        sums = [(b.total(prompt), b.count(prompt)) for b in backends]
+        assert torch.allclose(sums[0][0], sums[1][0], rtol=0, atol=20 * NEAR)
+        assert torch.allclose(sums[0][1], sums[1][1], rtol=0, atol=20 * NEAR)
+        assert torch.allclose(sums[1][0], rows[1][..., :-1].sum(-2), rtol=0, atol=20 * NEAR)
+    return rows
+
+
+@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("change", NETWORKS)
+def test_another_network_gives_its_own_answer(change, kind):
+    prompt, network = look_ups(TABLES[kind]), LAYOUT.build()
+    before = answers(network, prompt)[0]
+    NETWORKS[change](network)
+    with pytest.raises(IntegrityError, match="weights were changed"):
+        bind(network, "fused")
+    with unchecked():
+        literal, fused = answers(network, prompt)
+    if not (kind == "line" and change == "sharpen"):  # a line at any temperature
+        assert float((literal - before).abs().max()) > FAR
+    assert torch.allclose(literal, fused, rtol=0, atol=NEAR)
+
+
+def apart() -> SoftmaxAverage:
+    """Points from which other tokens are hidden, in a prompt each."""
+    whole = average()
+    return replace(whole, seen=torch.rand(9, 50) > 0.6)
+
+
+@pytest.mark.parametrize("made", [average, apart])
+@pytest.mark.parametrize("change", NETWORKS)
+def test_another_network_averages_its_own_way(change, made):
+    prompt, network = made(), LAYOUT.build()
+    before = answers(network, prompt)[0]
+    NETWORKS[change](network)
+    with unchecked():
+        literal, fused = answers(network, prompt)
+    assert float((literal - before).abs().max()) > FAR
+    assert torch.allclose(literal, fused, rtol=0, atol=NEAR)
+
+
+AVERAGES = {
+    "sharpness doubled": lambda p: replace(p, keys=2 * p.keys, biases=2 * p.biases),
+    "a sample replaced": lambda p: replace(p, keys=torch.cat([p.keys[1:], p.keys[:1]])),
+    "a value shifted": lambda p: replace(p, values=p.values + 0.1),
+    "others hidden": lambda p: replace(p, seen=p.seen.roll(1, 1)),
+    "biases of each point": lambda p: replace(p, biases=p.biases + torch.rand(9, 50).double()),
+}
+
+
+@pytest.mark.parametrize("change", AVERAGES)
+def test_another_average_gives_its_own_answer(change):
+    network, prompt = LAYOUT.build(), apart()
+    before = answers(network, prompt)[0]
+    weights = torch.softmax(prompt.points @ prompt.keys.mT + prompt.biases, 1) * prompt.seen
+    want = weights @ prompt.values / weights.sum(1, keepdim=True)
+    assert torch.allclose(before, want, rtol=0, atol=NEAR)
+    literal, fused = answers(network, AVERAGES[change](prompt))
+    assert float((literal - before).abs().max()) > FAR
+    assert torch.allclose(literal, fused, rtol=0, atol=NEAR)
+
+
+@pytest.mark.parametrize("sharp", [1.0, 1e4, 1e9])
+def test_a_read_of_few_tokens_is_the_read_of_all(sharp):
+    """Sharp reads are taken from the tokens that weigh anything; at 1.0 that is all of them."""
+    g = torch.Generator().manual_seed(7)
+    x, points = (torch.randn(n, 3, generator=g).double() for n in (300, 12))
+    values = torch.randn(300, 2, generator=g).double()
+    x[5] = x[4]  # one read mixes two
+    points[0] = x[4]
+    seen = torch.rand(12, 300, generator=g) > 0.3
+    seen[0, 4:6] = True
+    prompt = SoftmaxAverage(LAYOUT, 2 * sharp * x, -sharp * x.square().sum(1), values, points, seen)
+    literal, fused = answers(LAYOUT.build(), prompt)
+    assert torch.allclose(literal, fused, rtol=0, atol=1e-14 * sharp + 1e-13)
+    changed = replace(prompt, values=values.flip(0))
+    assert torch.allclose(*answers(LAYOUT.build(), changed), rtol=0, atol=1e-14 * sharp + 1e-13)
+
+
+def shifted_value(prompt):
+    middle = int((prompt.table.weights(prompt.residuals()[:1])[0]).argmax())
+    values = prompt.values.clone()
+    values[middle] += 0.1
+    return replace(prompt, values=values)
+
+
+def moved_token(prompt):
+    slopes = prompt.slopes.clone()
+    slopes[len(slopes) // 2] += 0.5
+    return replace(prompt, slopes=slopes)
+
+
+PROMPTS = {
+    "a value shifted": shifted_value,
+    "sharpness doubled": lambda p: replace(p, slopes=2 * p.slopes, biases=2 * p.biases),
+    "a token moved": moved_token,
+    "a sample replaced": lambda p: replace(p, x=torch.cat([p.x[1:], p.x[:1]])),
+    "labels moved": lambda p: replace(p, y=p.y + 0.2),
+    "another w": lambda p: replace(p, w=p.w.flip(0)),
+    "another step": lambda p: replace(p, gain=-0.25),
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("change", PROMPTS)
+def test_another_prompt_gives_its_own_answer(change, kind):
+    network, prompt = LAYOUT.build(), look_ups(TABLES[kind])
+    before = answers(network, prompt)[0]
+    literal, fused = answers(network, PROMPTS[change](prompt))
+    if not (kind == "line" and change == "sharpness doubled"):  # a line at any temperature
+        assert float((literal - before).abs().max()) > FAR
+    assert torch.allclose(literal, fused, rtol=0, atol=NEAR)
+
+
+def no_margin(network):
+    network.layers[1].w_k[0, -LAYOUT.samples :] *= 2.0**-45
+
+
+def leaking_value(network):
+    network.layers[1].w_v[0, 0, 0] = 0.1
+
+
+def a_nan(network):
+    network.layers[0].places[0, 0] = float("nan")
+
+
+def another_layer(network):
+    network.layers.append(network.layers[1])
+
+
+@pytest.mark.parametrize("change", [no_margin, leaking_value, a_nan, another_layer])
+def test_what_is_not_recognised_is_refused(change):
+    network = LAYOUT.build()
+    change(network)
+    with unchecked(), pytest.raises(IntegrityError, match="does not recognise this network"):
+        bind(network, "fused").run(look_ups(TABLES["fitted"]))
+
+
+def test_program_tokens_are_the_same_for_all_data():
+    """Where data are zero, only the program is left; and what is written for data is affine."""
+    table = TABLES["fitted"]
+    first, second = look_ups(table, 4), look_ups(table, 4)
+
+    def tokens(x, y, w, o):
+        return LookUps(LAYOUT, table, x, y, w, offsets=o, gain=-0.5, keep=0.9).tokens
+
+    zero = tokens(0 * first.x, 0 * first.y, 0 * first.w, 0 * first.y)
+    again = tokens(0 * second.x, 0 * second.y, 0 * second.w, 0 * second.y)
+    assert torch.equal(zero, again)
+    # x, y and w alone, then with offsets: o x is the one feature that is not linear in the data.
+    a, b = (tokens(p.x, p.y, p.w, 0 * p.y) for p in (first, second))
+    both = tokens(first.x + second.x, first.y + second.y, first.w + second.w, 0 * first.y)
+    assert torch.allclose(both - zero, (a - zero) + (b - zero), rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("make", [
+    lambda: ice.paper.ResidualMap(torch.tanh, dim=2, samples=3, eps=1e-6),
+    lambda: ice.paper.LinearLayer(3, 2, samples=4),
+], ids=["look-ups", "rows"])  # fmt: skip
+def test_what_changed_weights_say_is_not_remembered_of_others(make):
+    """A pass reads weights before they are hashed: what it read must not outlive the refusal."""
+    reading._readings._known.clear()
+    rows._readings._known.clear()
+    first = make()
+    shapes = ((3, 2), (3,), (2,)) if isinstance(first, ice.paper.ResidualMap) else ((4, 3), (2, 3))
+    inputs = [torch.rand(s, dtype=torch.float64) for s in shapes]
+    values = [b for n, b in first.network.named_buffers() if n.endswith("w_v")]
+    values[-1].mul_(2.0)
+    with pytest.raises(ice.errors.IntegrityError):
+        first(*inputs)
+    again = make()
+    assert float((again(*inputs) - again.reference(*inputs)).abs().max()) <= again.certificate.error
