@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 import iceform as ice
+from iceform import tuning
 from iceform.heads import unchecked
-from iceform.networks import attestation, in_context
+from iceform.networks import in_context
 from iceform.networks.pieces import (
     AttentionPiece,
     Gate,
@@ -26,7 +27,7 @@ F32, F64 = torch.float32, torch.float64
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
     """However slow the machine is, everything that was kept is run again."""
-    monkeypatch.setattr(attestation, "_SECONDS", 60.0)
+    monkeypatch.setattr(tuning, "REPLAY_SECONDS", 60.0)
 
 
 class Small(nn.Module):
