@@ -72,7 +72,22 @@ class Selector(Emitter):
         if isinstance(late, FunctionPair):
             self.register_of_node[node] = self.register_of(late, node)
             return of_register(self.register_of_node[node])
+        if self._narrower_than(node, late):
+            self.register_of_node[node] = self.register_of(late, node)
+            return of_register(self.register_of_node[node])
         return late
+
+    def _narrower_than(self, node: Node, late: Late) -> bool:
+        """Whether the example says more of a value than what it is made of: it is one of its own.
+
+        What is then computed from it has the narrower range.
+        """
+        assumed = self.ranges.assumed.get(node)
+        if assumed is None or assumed.by != "example" or node.op in ("data", "state"):
+            return False
+        if isinstance(late, Pending):
+            return not isinstance(late.curve, StepCurve)
+        return isinstance(late, LinearForm) and late.range.size > 4 * self.ranges[node].size
 
     def _of_constant(self, node: Node) -> LinearForm:
         return LinearForm((), node.attr)

@@ -197,6 +197,7 @@ class _GraphExecution(Generic[V]):
         for carried, value in zip(loop.carried, state, strict=True):
             self.known[carried.result] = value
             self.seen(carried.state, value)
+            self.seen(carried.result, value)
 
     def _turns(self, loop: Loop) -> Iterator[bool]:
         if loop.count is not None:

@@ -381,6 +381,8 @@ def _watch(ranges: Ranges) -> Any:
             mend = (
                 "widen the bound that this line states"
                 if node.op == "bounded"
+                else "compile with an example that has such values, or state ice.bounded there"
+                if assumed.by == "example" and node.op != "state"
                 else f"compile with bounds={{{assumed.name!r}: ...}}"
             )
             error = refuse(
