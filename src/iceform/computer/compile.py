@@ -116,6 +116,13 @@ class Program:
         found = self.algorithm.values(self.graph.dim, settings)
         for name in self.counts:
             whole(float(found[name]))
+        for name in self.graph.whole - self.counts:
+            if float(found[name]) != round(float(found[name])):
+                raise ProgramError(
+                    f"{name} is compared with whole numbers, and its default is one; got "
+                    f"{float(found[name]):g}. Give it a default such as "
+                    f"{float(self.graph.parameters[name].default)!r} to compare real numbers"  # type: ignore[arg-type]
+                )
         return found
 
     @property
@@ -488,10 +495,10 @@ def _range(name: str, given: Any) -> Range:
 
 def _usual(parameter: Parameter, counts: bool, computed: bool) -> Range:
     """The range of a parameter that was given none."""
-    if parameter.vector:
-        default = float(parameter.default)  # type: ignore[arg-type]
-        return Range(min(-1.0, default), max(1.0, default))
-    default = float(parameter.default)  # type: ignore[arg-type]
+    if isinstance(parameter.default, tuple) or parameter.vector:
+        held = torch.as_tensor(parameter.default, dtype=torch.float64)
+        return Range(min(-1.0, float(held.min())), max(1.0, float(held.max())))
+    default = float(parameter.default)
     if counts:  # computed with as well: 0 turns must be asked for, since it may be divided by
         least = 1.0 if computed and default >= 1 else 0.0
         return Range(least, max(tuning.COMPILE_MOST_STEPS, 2 * default))

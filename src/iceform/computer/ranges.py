@@ -36,7 +36,7 @@ import torch
 from iceform import tuning
 from iceform.arithmetic import Interval, at_least, at_most, exactly
 from iceform.computer.exact import run_exactly
-from iceform.computer.graph import Block, Graph, Loop, LoopVariable, Node, refuse
+from iceform.computer.graph import CONSTANTS, Block, Graph, Loop, LoopVariable, Node, refuse
 from iceform.errors import BoundError, ProgramError
 from iceform.expressions.formulas import trees
 from iceform.expressions.formulas.calculus import derivative
@@ -285,6 +285,9 @@ class Ranges:
     def _ruled(self, node: Node) -> Range:
         """By interval arithmetic."""
         args = [self.known[a] for a in node.args]
+        if node.op in ("count", "index"):
+            most = float(self.domain.samples)
+            return Range(1.0, most) if node.op == "count" else Range(0.0, most - 1)
         if node.op == "component":
             return self._component(node.args[0], node.attr)
         found: Range = _RULES[node.op](node, args)
@@ -316,7 +319,7 @@ class Ranges:
             if 0 < 2 * most < self.known[argument].size:
                 self.known[argument] = self._narrowed(argument, Range(-most, most))
             return found
-        if not seen.finite or seen.size == 0 or node.op in ("constant", "mask"):
+        if not seen.finite or seen.size == 0 or node.op in CONSTANTS:
             return found
         if node in self.assumed:
             return found.meet(self.assumed[node].range)
@@ -325,9 +328,7 @@ class Ranges:
         if node.op == "apply" and line(node.attr) is None and node.args[0].op != "parameter":
             argument = node.args[0]
             self.known[argument] = self._narrowed(argument, self.example[argument].beyond())
-            found = self._ruled(node)
-            if found.finite:
-                return found
+            return self._ruled(node)
         return self._narrowed(node, Range(-_FAR * seen.size, _FAR * seen.size), found)
 
     def _narrowed(self, node: Node, seen: Range, found: Range | None = None) -> Range:
@@ -576,6 +577,12 @@ def _larger(node: Node, args: list[Range]) -> Range:
     return Range(max(a.low, b.low), max(a.high, b.high))
 
 
+def _whole(node: Node, args: list[Range]) -> Range:
+    if node.attr[0] == "zero" or not args[0].finite:
+        return Range(0.0, 1.0) if node.attr[0] == "zero" else args[0]
+    return Range(math.floor(args[0].low + 0.5), math.floor(args[0].high + 0.5))
+
+
 def _smaller(node: Node, args: list[Range]) -> Range:
     a, b = args
     return Range(min(a.low, b.low), min(a.high, b.high))
@@ -583,13 +590,14 @@ def _smaller(node: Node, args: list[Range]) -> Range:
 
 _RULES: dict[str, Any] = {
     "constant": lambda node, args: Range(node.attr, node.attr),
-    "mask": lambda node, args: Range(0.0, 1.0),
+    "numbers": lambda node, args: Range(min(node.attr), max(node.attr)),
     "add": lambda node, args: args[0] + args[1],
     "mul": lambda node, args: args[0] * args[1],
     "apply": lambda node, args: args[0].of(node.attr),
     "maximum": _larger,
     "minimum": _smaller,
     "step": lambda node, args: Range(0.0, 1.0),
+    "whole": _whole,
     "sum": lambda node, args: args[0].times(float(node.args[0].width)),
     "mean": lambda node, args: args[0],
     "attend": _attended,
@@ -672,7 +680,7 @@ def drawn(
         "y": uniform(domain.y, domain.samples, 1),
     }
     for p in graph.parameters.values():
-        width = graph.dim if p.vector else 1
+        width = p.width(graph.dim) or 1
         given[p.name] = (
             uniform(domain.parameters[p.name], width)
             if p.vector
