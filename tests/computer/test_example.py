@@ -86,3 +86,44 @@ def test_an_example_that_does_not_fit_is_refused():
         ice.compile(quotient, example=(torch.ones(3, 2), torch.ones(4)))
     with pytest.raises(BoundError, match="2 ranges for 3 features"):
         ice.compile(quotient, dim=3, samples=4, domain={"x": [(0, 1), (0, 1)]})
+
+
+def grown(x, y, *, steps=40):
+    """A state that is multiplied every turn: without a bound, nothing is known of its errors."""
+    w = ice.constant(0.5)
+    for _ in ice.repeat(steps):
+        w = 3.9 * w * (1.0 - w)
+    return ice.where(w > ice.mean(y), w, -w) * torch.sqrt(ice.mean(x[0] * x[0]))
+
+
+def test_a_diagnosis_names_lines_and_a_bound_that_helps():
+    DRAW.manual_seed(2)
+    X, y = draw()
+    program = ice.compile(ice.algorithm(grown), eps=1e-6, example=(X, y))
+    found = program.diagnose(X, y)
+    first = grown.__code__.co_firstlineno
+    assert found.losses[0].line == first + 4
+    assert found.losses[0].value > 1e-9
+    (tie,), (divisor,) = found.ties, found.divisors
+    assert (tie.line, divisor.line) == (first + 5, first + 5)
+    assert divisor.value == pytest.approx(float((X[:, 0] ** 2).mean()))
+    assert "alone moves the answer by" in str(found)
+
+
+def root(x, y, *, steps=200):
+    """Heron's, of a number near 2."""
+    w = ice.constant(1.5)
+    for _ in ice.repeat(steps):
+        w = 0.5 * (w + (2.0 + 0.01 * ice.mean(y)) / w)
+    return w
+
+
+def test_the_bound_of_a_diagnosis_makes_the_certificate_finite():
+    DRAW.manual_seed(2)
+    X, y = draw()
+    program = ice.compile(ice.algorithm(root), dim=2, samples=24, bounds={"w": (0.1, 9.0)})
+    found = program.diagnose(X / 9, y / 9)
+    assert found.certificate == float("inf")
+    again = ice.compile(ice.algorithm(root), dim=2, samples=24, bounds=found.bounds)
+    assert again.certificate.error < 1e-6
+    assert str(found.bounds) in str(found)

@@ -22,6 +22,7 @@ from iceform.arithmetic import at_most
 from iceform.certificates import Certificate, in_form
 from iceform.computer.assemble import Assembled, assemble
 from iceform.computer.budget import Budget, certify
+from iceform.computer.diagnose import Diagnosis, diagnose
 from iceform.computer.exact import as_column, run_exactly, whole
 from iceform.computer.explain import explain
 from iceform.computer.fuse import SelectedCode, fuse
@@ -207,6 +208,22 @@ class Program:
         """What every instruction adds to the error."""
         return self._certified[1]
 
+    def diagnose(self, X: Tensor, y: Tensor | None = None, **settings: Any) -> Diagnosis:
+        """Which lines lose precision on these data, what comes near to a tie or to 0, and a bound.
+
+        Returns
+        -------
+        A :class:`~iceform.computer.diagnose.Diagnosis`; ``print`` shows the worst of each kind.
+        """
+        x = as_column(X, vector=True)
+        return diagnose(self, x, self.algorithm.targets(x, y), settings)
+
+    def with_bounds(self, bounds: Mapping[str, Range]) -> Program:
+        """The same program compiled with other bounds of names that loops carry."""
+        old = self.ranges
+        ranges = find_ranges(self.graph, old.domain, {**old.bounds, **bounds}, old.example)
+        return _selected(self.algorithm, self.graph, ranges, self.eps)
+
     def explain(self) -> str:
         """The program as assembly, with the error budget of each instruction."""
         return explain(self)
@@ -364,9 +381,15 @@ def compile(
         space.check(data["x"], data["y"], {})
         seen_in_run(graph, given, seen, MOST_TURNS)
     ranges = find_ranges(graph, space, {n: _range(n, b) for n, b in (bounds or {}).items()}, seen)
+    program = _selected(algorithm, graph, ranges, eps)
+    _warn_of_tables(program.assembled, eps)
+    return program
+
+
+def _selected(algorithm: Algorithm, graph: Graph, ranges: Ranges, eps: float) -> Program:
+    """Instructions and tables of a graph with ranges."""
     fused = fuse(graph, ranges, eps * _SHARE)
     assembled = assemble(graph, fused, ProgramTables(eps * _SHARE))
-    _warn_of_tables(assembled, eps)
     return Program(algorithm, graph, ranges, assembled, fused, eps)
 
 

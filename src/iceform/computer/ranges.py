@@ -14,10 +14,10 @@ grows. States that go on growing get a bound:
 **An example** (``compile(..., example=(X, y))``) is seen in place of random data, every value of
 it. What intervals make far larger than it was seen (:data:`_TOO_FAR`) is assumed to stay within
 :data:`_FAR` times what was seen; what is compared is held to :data:`_NEAR` times, since a
-comparison resolves a share of its range. Where a function has no range, or a far larger one than it
-was seen to have, its argument is assumed to stay within :data:`_NEAR` times what was seen, and as
-far from 0 less a factor of :data:`_NEARER`: of a value whose density at 0 is positive, the least of
-a fresh draw is below a thirty-second of the least seen in one case of 33.
+comparison resolves a share of its range. Where a function has no range, a far larger one than it
+was seen to have, or is infinitely steep, its argument is assumed to stay within :data:`_NEAR` times
+what was seen, and as far from 0 less a factor of :data:`_NEARER`: of a value whose density at 0 is
+positive, the least of a fresh draw is below a thirty-second of the least seen in one case of 33.
 
 All of it is checked in every run: an answer whose values left their bounds is refused.
 """
@@ -323,13 +323,20 @@ class Ranges:
             return found
         if node in self.assumed:
             return found.meet(self.assumed[node].range)
-        if found.size <= _TOO_FAR * seen.size:
+        if found.size <= _TOO_FAR * seen.size and not self._steep(node):
             return found
         if node.op == "apply" and line(node.attr) is None and node.args[0].op != "parameter":
             argument = node.args[0]
             self.known[argument] = self._narrowed(argument, self.example[argument].beyond())
             return self._ruled(node)
         return self._narrowed(node, Range(-_FAR * seen.size, _FAR * seen.size), found)
+
+    def _steep(self, node: Node) -> bool:
+        """Whether a function has an end of its range where no table holds it, as a root at 0."""
+        if node.op != "apply" or line(node.attr) is not None:
+            return False
+        at = self.known[node.args[0]]
+        return not all(map(math.isfinite, slope(node.attr, at.low, at.high)))
 
     def _narrowed(self, node: Node, seen: Range, found: Range | None = None) -> Range:
         """The range of a node with an assumption: ends that are proven are not checked."""
