@@ -4,7 +4,6 @@ Sequences are samples in their order: the targets y, or columns of x, one sample
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="arg-type,assignment"
-# ruff: noqa: B008
 
 from __future__ import annotations
 
