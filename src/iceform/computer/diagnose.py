@@ -24,7 +24,6 @@ from iceform.expressions.formulas.functions import exact_value
 if TYPE_CHECKING:
     from iceform.computer.compile import Program
 
-_SHOWN = 3  # lines of each kind
 _SINGULAR = ("/", "^", "log", "sqrt")  # functions that an argument of 0 may be too near for
 
 
@@ -71,15 +70,16 @@ class Diagnosis:
     bounds: Mapping[str, tuple[float, float]] | None
 
     def __str__(self) -> str:
+        """The worst three lines of each kind, and what is known before the fact."""
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        for f in self.losses[:_SHOWN]:
+        for f in self.losses[:3]:
             yield f"line {f.line} alone moves the answer by {f.value:.2g}: {f.source}"
-        for f in self.ties[:_SHOWN]:
+        for f in self.ties[:3]:
             near = f"came within {f.value:.2g} of a tie, {f.limit:.2g} is refused"
             yield f"line {f.line} {near}: {f.source}"
-        for f in self.divisors[:_SHOWN]:
+        for f in self.divisors[:3]:
             near = f"divides by {f.value:.2g} or the like, its range ends at {f.limit:.2g}"
             yield f"line {f.line} {near}: {f.source}"
         if math.isfinite(self.certificate):

@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from iceform.arithmetic.intervals import above
+from iceform.arithmetic.units import UNIT
 from iceform.computer.emit import Emitter, Late, reads_of, short_name
 from iceform.computer.graph import Block, Graph, Loop, Node, SourceLine, refuse
 from iceform.computer.instructions import Write
@@ -63,8 +64,6 @@ _Z = trees.Variable()
 _STEEPEST = 2.0**20  # the largest logit of a step's table: its gap is a share of the range
 _LARGEST_CURVE = 256  # operations of one look-up's function: a chain of products doubles them
 _SURE = 0.3  # sharpness times gap of a comparison that is looked up twice
-_SURE_WHOLE = 24.0  # of the table of whole numbers: others than the nearest weigh e^-48
-_MOST_WHOLE = 8192  # entries of it
 
 
 class Selector(Emitter):
@@ -322,16 +321,17 @@ class Selector(Emitter):
     def _of_whole(self, node: Node) -> Late:
         alpha, constant, base, base_range = self._looked_up(node)
         kind, gap = node.attr
-        span = self.ranges[node]
-        if kind == "nearest" and span.high - span.low >= _MOST_WHOLE:
+        span, most = self.ranges[node], 1 << 13  # entries of a table
+        if kind == "nearest" and span.high - span.low >= most:
             raise refuse(
-                f"the whole numbers in {span} have a table entry each, and {_MOST_WHOLE} are the "
-                "most; say that the value stays in less with ice.bounded(value, low, high)",
+                f"the whole numbers in {span} have a table entry each, and {most} are the most; "
+                "say that the value stays in less with ice.bounded(value, low, high)",
                 node.place,
             )
         whole = range(int(span.low), int(span.high) + 1) if kind == "nearest" else (-1, 0, 1)
         values = tuple(float(k) if kind == "nearest" else float(k == 0) for k in whole)
-        sharpness = 2.0 ** math.ceil(math.log2(_SURE_WHOLE / gap))
+        # Others than the nearest number weigh the square of the unit roundoff.
+        sharpness = 2.0 ** math.ceil(math.log2(-math.log(UNIT) / gap))
         self.gaps[node] = gap
         stairs = StairCurve(alpha, constant, whole[0], values, sharpness, gap)
         return Pending(stairs, base, base_range)

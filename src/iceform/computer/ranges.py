@@ -16,8 +16,9 @@ it. What intervals make far larger than it was seen (:data:`_TOO_FAR`) is assume
 :data:`_FAR` times what was seen; what is compared is held to :data:`_NEAR` times, since a
 comparison resolves a share of its range. Where a function has no range, a far larger one than it
 was seen to have, or is infinitely steep, its argument is assumed to stay within :data:`_NEAR` times
-what was seen, and as far from 0 less a factor of :data:`_NEARER`: of a value whose density at 0 is
-positive, the least of a fresh draw is below a thirty-second of the least seen in one case of 33.
+what was seen, and, where that makes the difference, as far from 0 less a factor of :data:`_NEARER`:
+of a value whose density at 0 is positive, the least of a fresh draw is below a thirty-second of the
+least seen in one case of 33.
 
 All of it is checked in every run: an answer whose values left their bounds is refused.
 """
@@ -44,8 +45,8 @@ from iceform.expressions.formulas.enclosing import jets
 from iceform.expressions.formulas.polynomials import line
 
 _SAFETY = 2.0
-# Of what was seen in an example; see above.
-_NEAR, _FAR, _TOO_FAR, _NEARER = 8.0, 32.0, 256.0, 32.0
+# Of what was seen in an example, 8, 32, 256 and 32 times; see above.
+_NEAR, _FAR, _TOO_FAR, _NEARER = _SAFETY**3, _SAFETY**5, _SAFETY**8, _SAFETY**5
 SAMPLED = 256  # samples of a draw at most: means of more vary less
 _LARGEST = 1e6  # a state that was seen larger than this is unbounded
 
@@ -139,10 +140,9 @@ class Range:
         return Range(low, high)
 
     def around(self) -> Range:
-        """As a domain: as much as was seen once more at each end, but not beyond 0."""
+        """As a domain: as much as was seen once more at each end; an end that is 0 stays."""
         more = max(self.high - self.low, 2.0**-10 * self.size)
-        low = max(self.low - more, self.low / _NEARER) if self.low > 0 else self.low - more
-        high = min(self.high + more, self.high / _NEARER) if self.high < 0 else self.high + more
+        low, high = self.low - more, self.high + more
         return Range(0.0 if self.low == 0 else low, 0.0 if self.high == 0 else high)
 
     def holds(self, other: Range) -> bool:
@@ -327,7 +327,15 @@ class Ranges:
             return found
         if node.op == "apply" and line(node.attr) is None and node.args[0].op != "parameter":
             argument = node.args[0]
-            self.known[argument] = self._narrowed(argument, self.example[argument].beyond())
+            shown, before = self.example[argument], self.known[argument]
+            far = Range(-_NEAR * shown.size, _NEAR * shown.size)
+            sizes = []
+            for near in (shown.beyond(), far):
+                self.known[argument] = before.meet(near)
+                sizes.append(math.inf if self._steep(node) else self._ruled(node).size)
+            self.known[argument] = before
+            near = far if sizes[1] <= _TOO_FAR * sizes[0] else shown.beyond()
+            self.known[argument] = self._narrowed(argument, near)
             return self._ruled(node)
         return self._narrowed(node, Range(-_FAR * seen.size, _FAR * seen.size), found)
 

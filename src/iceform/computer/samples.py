@@ -2,15 +2,17 @@
 
 **A read at a place** is attention with the logits -64 (i - place)^2 over the samples i: others than
 the one that is meant weigh e^-64 = 2e-28 together, which is nothing in float64. **The largest** of
-n values is attention by 2^34 times the value itself: it is below the true one by at most (n - 1) /
-(e 2^34), n times 2e-11, and that only where others are as near as 6e-11.
+n values is attention by 2^35 times the value itself: it is below the true one by at most (n - 1) /
+(e 2^35), n times 1.1e-11, and that only where others are as near as 3e-11.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
+from iceform.arithmetic.units import UNIT
 from iceform.computer.graph import Node, refuse, source_line
 from iceform.computer.language import (
     attend,
@@ -35,10 +37,12 @@ __all__ = [
     "sum",
 ]
 
-_PLACE = 64.0  # the logit by which a sample is told from its neighbours
-_UNIT = 64.0  # what places are counted in: keys lie beside values, and large ones make these coarse
-_LARGEST = 2.0**34
-_FIRST = 2.0**-20  # by which a sample gives way to the one before it
+# The logit by which a sample is told from its neighbours, 64: e^-64 is below the unit roundoff.
+# Places are counted in so many too: keys lie beside values, and large ones make these coarse.
+_PLACE = _UNIT = 2.0 ** math.ceil(math.log2(-math.log(UNIT)))
+# Two thirds of the digits say which value is the largest, 2^35, and the rest how much others weigh.
+_LARGEST = 2.0 ** round(-math.log2(UNIT) * 2 / 3)
+_FIRST = _PLACE * math.sqrt(UNIT)  # by which a sample gives way to the one before it, 7e-7
 
 
 def count() -> Value:
@@ -110,7 +114,7 @@ def min(value: Value) -> Value:
 def argmax(value: Value) -> Value:
     """The number of the sample with the largest value.
 
-    Of equal ones it is the first: each sample gives way by 2^-20 to the one before it, so values
+    Of equal ones it is the first: each sample gives way by 7e-7 to the one before it, so values
     that differ by less than that, times how many samples they are apart, count as equal.
     """
     if not isinstance(value, Value) or not value.samples or value.width is not None:

@@ -24,8 +24,6 @@ from iceform.computer.virtual import LinearForm, Read, Register, of_register
 if TYPE_CHECKING:
     from iceform.computer.emit import Emitter
 
-_LARGE = 2.0**14  # from which a value is multiplied with a mask of its own size
-
 
 def packed(
     fuser: Emitter, parts: tuple[Node, ...], node: Node, offsets: list[int] | None = None
@@ -91,7 +89,8 @@ def _placed(fuser: Emitter, part: Node, offset: int, node: Node) -> list[Registe
 def _masked(fuser: Emitter, value: LinearForm, place: int, span: Range, node: Node) -> Register:
     out = Register("", node.samples, place + 1, span, clean=True)
     held = max((r.range.size for r, _ in value.terms), default=0.0)
-    size = 2.0 ** round(math.log2(held)) if held > _LARGE else 1.0
+    # Ones will do for most values; a large one is multiplied with a mask of its own size.
+    size = 2.0 ** round(math.log2(held)) if held > 1 << 14 else 1.0
     mask = of_register(fuser.mask(place, 1, size))
     fuser.product(out, value, mask, node, f"to component {place}")
     # The components beyond the one are zero: a sum of them is the one.

@@ -21,6 +21,7 @@ import torch
 from torch.nn import functional as F
 
 from iceform.computer.graph import Node, SourceLine, refuse, source_line
+from iceform.computer.instructions import FLAG_GAP
 from iceform.errors import CompileError
 from iceform.expressions.formulas import Formula, trees
 from iceform.expressions.formulas.polynomials import line
@@ -32,10 +33,10 @@ WORDS = (
     "max", "maximum", "mean", "min", "minimum", "one_hot", "previous", "reciprocal", "repeat",
     "running_sum", "soft_threshold", "stored", "sum", "vector", "where", "while_", "zeros_like",
 )  # fmt: skip
-# Whole numbers: a value counts as one within _WHOLE of it. What is rounded stays _APART from the
-# middle of two, and floor takes what is _APART below a whole number, or nearer, for the number
-# itself, and refuses it unless it is within 2^-32.
-_WHOLE, _APART = 2.0**-10, 2.0**-10
+# Whole numbers: a value counts as one within 2^-10 of it, which is FLAG_GAP, the size that decides
+# branches too. What is rounded stays half of that from the middle of two, and floor takes what is
+# that much below a whole number, or less, for the number itself, and refuses it unless it is within
+# 2^-32.
 
 
 class Scope(Protocol):
@@ -159,7 +160,7 @@ class Value:
 
     def __eq__(self, other: object) -> Any:
         """Of whole numbers; a run refuses others."""
-        return (self - other)._whole("zero", 0.5 - _WHOLE)
+        return (self - other)._whole("zero", 0.5 - FLAG_GAP)
 
     def __ne__(self, other: object) -> Any:
         return 1.0 - (self == other)
@@ -202,11 +203,11 @@ class Value:
         """The nearest whole number; a run refuses what lies half-way between two."""
         if digits is not None:
             raise refuse("round gives whole numbers; scale the value for digits", source_line())
-        return self._whole("nearest", 0.5 * _APART)
+        return self._whole("nearest", 0.5 * FLAG_GAP)
 
     def __floor__(self) -> Value:
         """The largest whole number that is not larger."""
-        return (self + (_APART - 0.5))._whole("nearest", _APART - 2.0**-32)
+        return (self + (FLAG_GAP - 0.5))._whole("nearest", FLAG_GAP - 2.0**-32)
 
     def __ceil__(self) -> Value:
         """The smallest whole number that is not smaller."""

@@ -134,7 +134,7 @@ class StairCurve(JumpCurve):
         """What it is off by for an argument z that is off by so much."""
         apart = 2 * self.sharpness * (self.gap - abs(self.slope) * by)
         spread = max(self.values) - min(self.values)
-        return spread * min(1.0, 3 * math.exp(-max(0.0, min(apart, 700.0))))
+        return spread * min(1.0, 3 * math.exp(-max(0.0, apart)))
 
     def with_values(self, change: Callable[[Fraction], Fraction], grown: Fraction) -> StairCurve:
         """The curve of changed values; what was off grows by a factor."""

@@ -34,7 +34,7 @@ from iceform.computer.samples import sum as total
 @algorithm
 def greatest_common_divisor(x, y):
     """Of the first two numbers, by Euclid's algorithm."""
-    a, b = torch.round(at(y, 0)), torch.round(at(y, 1))
+    a, b = round(at(y, 0)), round(at(y, 1))
     while while_(b > 0):
         a, b = b, a % b
     return a
@@ -43,7 +43,7 @@ def greatest_common_divisor(x, y):
 @algorithm
 def collatz(x, y):
     """How many steps of n -> n/2 or 3n + 1 lead from the first number to 1."""
-    n, steps = torch.round(at(y, 0)), constant(0)
+    n, steps = round(at(y, 0)), constant(0)
     while while_(n > 1):
         n = where(n % 2 == 0, n // 2, 3 * n + 1)
         steps = steps + 1
