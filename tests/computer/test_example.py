@@ -73,7 +73,7 @@ def test_a_domain_for_each_feature():
     far, near = program.domain.features
     assert near.size <= 0.03
     assert far.high >= 8
-    assert far.low > 0
+    assert any(a.range.low > 0 for a in program.ranges.assumed.values())  # what is divided by
     again = ice.compile(quotient, 2, 6, domain={"x": [(1, 12), (-0.02, 0.02)]})
     found = ice.Computer.for_programs([again]).run(again, X, X[:, 1], backend="fused")
     assert float((found.value - quotient(X, X[:, 1])).abs()) <= found.enclosure.error + 1e-15

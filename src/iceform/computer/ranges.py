@@ -279,7 +279,8 @@ class Ranges:
             found = self._as_seen(node, seen, found)
         args = [self.known[a] for a in node.args]
         if not found.finite and all(a.finite for a in args):
-            raise refuse(f"{_unbounded(node, args)}{self._made_of(node)}", node.place)
+            mend = "" if self.example else "; compile(..., example=(X, y)) finds most bounds itself"
+            raise refuse(f"{_unbounded(node, args)}{self._made_of(node)}{mend}", node.place)
         return found
 
     def _ruled(self, node: Node) -> Range:
@@ -636,7 +637,7 @@ def _unbounded(node: Node, args: list[Range]) -> str:
             return (
                 f"this divides by a value in {argument}, which contains 0; say that it stays away "
                 "from 0 with ice.bounded(value, low, high), or add a positive constant to it; of a "
-                "value v of either sign, 1/v is v/(v*v); an example=(X, y) may say it all"
+                "value v of either sign, 1/v is (2 * (v > 0) - 1) / abs(v)"
             )
         return f"{name} has no bounded range on {argument}"
     return f"the range of this {node.op} is not bounded"

@@ -69,7 +69,7 @@ def _warn(program: Program, error: float, size: float) -> None:
             f"program was compiled for eps = {program.eps:.2g}; program.diagnose(X, y) says which "
             "lines lose it",
             PrecisionWarning,
-            stacklevel=6,
+            stacklevel=5,
         )
 
 
