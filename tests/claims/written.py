@@ -135,6 +135,6 @@ BLOCKS = (
           text_tables.SPEED, text_tables.speed),
     Block("docs/text_computer.md", "llama", "python -m benchmarks.text_llama",
           text_tables.LLAMA, text_tables.llama),
-    Block("docs/scikit_learn.md", "scoreboard", "python -m estimator_tests.sklearn.scoreboard",
+    Block("docs/estimators.md", "scoreboard", "python -m estimator_tests.sklearn.scoreboard",
           estimators.ROWS, lambda: estimators.table(_json(estimators.ROWS))),
 )  # fmt: skip
