@@ -21,8 +21,8 @@ import torch
 
 import iceform as ice
 from iceform import store, targets
-from iceform.cli.outputs import write_all
 from iceform.export import from_pretrained
+from iceform_estimators.command.outputs import write_all
 from studies.checkpoints import read_record, read_state, write_record, write_state
 from tests.mortal import Mortal
 

@@ -189,7 +189,7 @@ def attack(seed: int) -> tuple[str, str]:
             return f"open: {str(error)[:60]}", told
         if not verdict:
             return "VIOLATED", f"{told} {verdict}"
-        verifier = certificate._verifier
+        verifier = certificate.verifier
         program, found, given = verifier.program, verifier.found, verifier.given
         simple = type(program).__name__ in (
             "Ridge", "LinearRegression", "Lasso", "ElasticNet", "Logistic", "LinearSVM", "Poisson"
