@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 CORE = sorted(ROOT.glob("src/iceform/**/*.py"))
 SOURCES = sorted(ROOT.glob("packages/*/src/**/*.py"))
+CORE_TESTS = sorted(ROOT.glob("tests/**/*.py"))
 PACKAGE_TESTS = sorted(ROOT.glob("packages/*/*tests/**/*.py"))
 # What tests of a package reach into: to break it, to watch it, or to hold an answer against it.
 REACHED = {
@@ -99,6 +100,19 @@ def test_tests_of_packages_reach_into_the_core_where_a_table_says_so():
         use.partition(": ")[2] for path in PACKAGE_TESTS for use in private_uses(parsed(path))
     }
     assert reached == REACHED
+
+
+def test_the_cores_own_tests_need_no_package():
+    """Not even late; a campaign takes up the attacks of a package that is there."""
+    imports = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in CORE_TESTS
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in [getattr(node, "module", None) or node.names[0].name]
+        if name.startswith("iceform_")
+    }
+    assert not imports
 
 
 def test_private_uses_are_seen():

@@ -55,8 +55,8 @@ def check_positive(name: str, value: object, *, zero: bool = False) -> float:
 
     Example
     -------
-    >>> check_positive("alpha", 0, zero=True)
-    0.0
+    >>> check_positive("alpha", 0, zero=True) == 0
+    True
     """
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise BoundError(f"{name} must be a number, got {value!r}")

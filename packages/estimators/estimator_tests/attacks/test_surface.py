@@ -6,8 +6,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from estimator_tests.exact import verify
 
+from estimator_tests.attacks.surface import attack
+from estimator_tests.exact import verify
 from iceform.errors import BoundError
 from iceform_estimators import (
     InContextHuberRegressor,
@@ -18,7 +19,6 @@ from iceform_estimators import (
 )
 from iceform_estimators.algorithms import Perceptron
 from iceform_estimators.machine import ArraySource
-from tests.attacks.surface import attack
 
 X = np.random.default_rng(0).normal(size=(12, 2))
 
