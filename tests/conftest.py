@@ -40,12 +40,6 @@ if importlib.util.find_spec("beartype") is not None:  # a machine with a GPU may
     )
 pytest.register_assert_rewrite("tests.conformance")
 
-# Suites over the whole repository, which attack, pin and run packages and read pages about them.
-# All other tests are of the core, and need no package beside it.
-PACKAGES = ("iceform_estimators", "iceform_playground", "iceform_tolerance")
-if not all(map(importlib.util.find_spec, PACKAGES)):
-    collect_ignore = ["attacks", "claims", "pinned", "studies", "test_store.py"]
-
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

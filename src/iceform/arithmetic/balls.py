@@ -11,6 +11,8 @@ from typing import Any
 
 from iceform.errors import BoundError, ProgramError
 
+__all__ = ["ball_arithmetic", "balls_of", "uppermost", "whole_power"]
+
 _FEWEST, _MOST = 53, 1 << 20
 _one_at_a_time = threading.RLock()  # the number of bits is the process's, not a thread's
 
@@ -29,7 +31,14 @@ def ball_arithmetic() -> Any:
 
 @contextmanager
 def balls_of(bits: int) -> Iterator[Any]:
-    """python-flint with so many bits, which no other thread changes meanwhile."""
+    """python-flint with so many bits, which no other thread changes meanwhile.
+
+    Example
+    -------
+    >>> with balls_of(128) as flint:
+    ...     uppermost(flint.arb(2).sqrt() ** 2 - 2) < 1e-36
+    True
+    """
     flint = ball_arithmetic()
     if isinstance(bits, bool) or not isinstance(bits, int) or not _FEWEST <= bits <= _MOST:
         raise BoundError(

@@ -335,7 +335,7 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
             derivation=tuple(steps),
             assumptions=(*found, *assumed),
             kind=weakest(kinds),
-            _verifier=self._verify,
+            verifier=self._verify,
         )
 
     def _verify(self, *inputs: Tensor, certified: float, bits: int) -> Verification:

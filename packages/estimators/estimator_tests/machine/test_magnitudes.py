@@ -9,7 +9,7 @@ import torch
 
 from estimator_tests.exact import verify
 from iceform.errors import BoundError, IceformError
-from iceform.expressions.losses import loss_named
+from iceform.expressions import loss_named
 from iceform_estimators import (
     InContextLinearRegression,
     InContextLogisticRegression,

@@ -146,7 +146,7 @@ TABLES = [name for name in NAMES if "kernel" not in name]
 @pytest.mark.parametrize("name", [n for n in TABLES if not n.startswith("knn")])
 def test_a_specialised_stream_returns_the_machines_rows(name):
     """The table is in the weights; the data alone are read."""
-    from iceform.heads.lookups import data_tokens
+    from iceform.heads import data_tokens
     from iceform_estimators.machine import ArraySource
 
     algorithm = made(name)

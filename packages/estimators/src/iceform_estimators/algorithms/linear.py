@@ -273,7 +273,7 @@ def fitted_choices(problem: ChoiceProblem, solution: Solution) -> Result:
     return run.result(
         coef, certificate, problem.passes, parts={"intercept": intercept},
         errors={"intercept": last}, converged=solution.converged,
-        history=tuple(solution.history), _predict=LinearPredictor(run.machine, coef.mT, intercept),
+        history=tuple(solution.history), predictor=LinearPredictor(run.machine, coef.mT, intercept),
     )  # fmt: skip
 
 
@@ -341,7 +341,7 @@ def line_result(
     return machine.result(
         coef, certificate, passes,
         parts={"intercept": intercept, **parts}, errors={"intercept": intercept_error},
-        _predict=LinearPredictor(machine.machine, coef, intercept, response), **rest,
+        predictor=LinearPredictor(machine.machine, coef, intercept, response), **rest,
     )  # fmt: skip
 
 

@@ -34,18 +34,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from iceform.arithmetic import UNIT
+from iceform.arithmetic import UNIT, exponent_of, times_power
 from iceform.arithmetic.double_double import (
     SUMMED,
     DoubleDouble,
     add,
     dot,
-    exponent_of,
     mul,
     pair,
     sub,
     sum_last,
-    times_power,
     two_sum,
 )
 from iceform.certificates import DerivationStep, Excess

@@ -218,7 +218,7 @@ class Quantile(LinearModel):
         return replace(
             found, answer=coef, parts={**found.parts, "intercept": constant},
             certificate=certificate, errors={"intercept": last if self.fit_intercept else 0.0},
-            _predict=LinearPredictor(problem.machine.machine, coef, constant),
+            predictor=LinearPredictor(problem.machine.machine, coef, constant),
         )  # fmt: skip
 
 

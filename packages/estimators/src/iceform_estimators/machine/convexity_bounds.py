@@ -25,6 +25,7 @@ side is a bound against every line within a distance that is said.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -32,8 +33,7 @@ from torch import Tensor
 
 from iceform.arithmetic import UNIT, at_least
 from iceform.certificates import Excess
-from iceform.expressions import Loss
-from iceform.expressions.losses import Curvature, Scalar
+from iceform.expressions import Curvature, Loss
 from iceform_estimators.machine.problem import Encoding, LinearProblem, slip_of
 
 _SLACK = 1 + 1e-9  # norms and sums of a few products
@@ -90,7 +90,7 @@ class _Inwards:
     w: Tensor
     ridge: Tensor
     facts: Curvature
-    derivative: Scalar  # unchecked: what overflows compares as false
+    derivative: Callable[[Tensor], Tensor]  # unchecked: what overflows compares as false
     rho: float
     far: float
 
@@ -166,7 +166,7 @@ class _MonotoneSlopes:
 
     encoding: Encoding
     w: Tensor
-    derivative: Scalar
+    derivative: Callable[[Tensor], Tensor]
     slip: float
 
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:

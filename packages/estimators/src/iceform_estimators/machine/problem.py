@@ -41,8 +41,7 @@ from torch import Tensor
 from iceform.arithmetic import UNIT, exponent_of, power_of_two
 from iceform.arithmetic.double_double import div, pair, two_sum
 from iceform.errors import BoundError, PrecisionError
-from iceform.expressions import Loss
-from iceform.expressions.losses import Curvature
+from iceform.expressions import Curvature, Loss
 from iceform.tables import Interpolant
 from iceform_estimators.machine.sources import Source, split
 from iceform_estimators.machine.stream import MachineRun, ScalarTable, table_of

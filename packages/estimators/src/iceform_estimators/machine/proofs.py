@@ -31,8 +31,7 @@ from torch import Tensor
 from iceform.arithmetic import UNIT, at_least, at_most
 from iceform.arithmetic.double_double import SUMMED, DoubleDouble, add, dot, mul, pair, sub
 from iceform.certificates import Certificate, DerivationStep, Excess
-from iceform.expressions import ScalarFunction
-from iceform.expressions.losses import Curvature, vouched
+from iceform.expressions import Curvature, ScalarFunction, vouched
 from iceform_estimators.machine.convexity_bounds import (
     above_nothing,
     held_by_penalty,

@@ -20,8 +20,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from iceform.arithmetic import at_most, exponent_of, times_power
-from iceform.arithmetic.doubled import Doubled
+from iceform.arithmetic import Doubled, at_most, exponent_of, times_power
 from iceform.certificates import (
     Attestation,
     Certificate,
@@ -39,11 +38,18 @@ from iceform.errors import (
     ShapeError,
 )
 from iceform.expressions import Loss, ScalarFunction
-from iceform.heads import FrozenNetwork, LookUpLayout, LookUps, Prompt, SoftmaxAverage
-from iceform.heads.inspection import Trace, trace_network
-from iceform.heads.lookups import LARGEST_LOGIT, baked
-from iceform.paper import Plan
-from iceform.paper.residual import plan_look_ups
+from iceform.heads import (
+    LARGEST_LOGIT,
+    FrozenNetwork,
+    LookUpLayout,
+    LookUps,
+    Prompt,
+    SoftmaxAverage,
+    Trace,
+    baked,
+    trace_network,
+)
+from iceform.paper import Plan, plan_look_ups
 from iceform.pretrained import Pretrained
 from iceform.run import AblatedBackend, Backend, bind, resolve
 from iceform.tables import Interpolant, raised
@@ -239,7 +245,7 @@ class Machine(Pretrained, kept_as="Machine"):
         _check_program(program)
         source = _source(x, y)
         result = program.verifiable(program.stream(self.start(), source), source)
-        return replace(result, _ablated=_WithoutLookUps(self, program, source))
+        return replace(result, ablated=_WithoutLookUps(self, program, source))
 
     def trace(self, program: MachineProgram, x: Tensor, y: Tensor | None = None) -> Trace:
         """What the layer does with the program's first prompt."""

@@ -6,8 +6,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from estimator_tests.exact import verify
 
+from estimator_tests.attacks.surface import attack
+from estimator_tests.exact import verify
 from iceform.errors import BoundError
 from iceform_estimators import (
     InContextHuberRegressor,
@@ -18,7 +19,6 @@ from iceform_estimators import (
 )
 from iceform_estimators.algorithms import Perceptron
 from iceform_estimators.machine import ArraySource
-from tests.attacks.surface import attack
 
 X = np.random.default_rng(0).normal(size=(12, 2))
 
@@ -59,10 +59,10 @@ def test_an_objective_is_bounded_at_the_numbers_that_are_returned(far):
 def test_of_several_fits_the_weakest_kind_is_told():
     """The largest bound may be proven where a smaller one is only estimated."""
     model = InContextLinearSVC().fit(X, np.arange(12) % 3)
-    first = model.certificate_._verifier.every[0]._verifier.found
+    first = model.certificate_.verifier.every[0].verifier.found
     proven = replace(first.certificate, error=1.0)
     guessed = replace(first.certificate, kind="estimated", assumptions=("a guess",), error=0.5)
-    found = [replace(first, certificate=one, _predict=None) for one in (proven, guessed)]
+    found = [replace(first, certificate=one, predictor=None) for one in (proven, guessed)]
     model._keep(model.machine_, *found)
     assert model.certificate_.error == 1.0
     assert (model.certificate_.kind, model.certificate_.assumptions) == ("estimated", ("a guess",))
@@ -85,7 +85,7 @@ def test_what_float32_has_no_number_for_counts_as_stored(size):
     """Coefficients that become 0 when they are stored, or next to it, move by all of themselves."""
     y = (X @ [1.0, -2.0]) * size
     model = InContextRidge(alpha=1e-3).fit(X.astype(np.float32), y)
-    found = model.certificate_._verifier.found
+    found = model.certificate_.verifier.found
     assert model.coef_.dtype == np.float32
     assert model.certificate_.error >= np.abs(2 * size - np.abs(model.coef_[1])) / 2
     assert found.errors["intercept"] > 0

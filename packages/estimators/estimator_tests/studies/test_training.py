@@ -315,7 +315,7 @@ VICTIM = textwrap.dedent(
 
 
 def victim(out: Path, *point: int) -> subprocess.CompletedProcess:
-    places = [Path(iceform.__file__).parents[1], Path(__file__).parents[2]]
+    places = [Path(iceform.__file__).parents[1], Path(__file__).parents[4]]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, places))}
     command = [sys.executable, "-c", VICTIM, *map(str, (out, *point))]
     return subprocess.run(command, env=env, check=False, stdout=subprocess.PIPE, text=True)

@@ -23,7 +23,7 @@ from studies.tables import (
 )
 from tests.claims.quotes import CELLS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 PAGE = ROOT / "docs" / "studies.md"
 RESULTS = ROOT / "results"
 

@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from estimator_tests.exact import verify
 
 import iceform as ice
 import iceform_estimators
 import iceform_estimators as estimators
+from estimator_tests.exact import verify
 from iceform_estimators import certify_minimiser
 from tests.attacks.outcomes import F64, Outcome
 

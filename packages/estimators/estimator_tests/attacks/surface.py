@@ -1,8 +1,8 @@
 """Every option of every estimator, drawn at random, on data that nobody would choose.
 
-``python -m tests.attacks.surface --seconds 60 --workers 2 --out found.json`` draws fits, and
-compares what their certificates say of coefficients, intercepts and objectives with the optimum in
-balls of 256 bits. Settings are bad on purpose: too few passes, a start from another fit, weights
+``python -m estimator_tests.attacks.surface --seconds 60 --workers 2 --out found.json`` draws fits,
+and compares what their certificates say of coefficients, intercepts and objectives with the optimum
+in balls of 256 bits. Settings are bad on purpose: too few passes, a start from another fit, weights
 that are tiny or 0, rows and columns twice, sizes of 1e-60 and 1e60.
 """
 
@@ -23,11 +23,11 @@ from typing import Any
 
 import numpy as np
 import torch
+
+import iceform_estimators as estimators
 from estimator_tests.exact import verify
 from estimator_tests.exact.balls import dot
 from estimator_tests.exact.lines import DependentError, line_of, objective_of, solved
-
-import iceform_estimators as estimators
 from iceform.arithmetic.balls import balls_of, uppermost
 from iceform.errors import IceformError, PrecisionError
 from iceform_estimators._base import as_tensor
@@ -189,7 +189,7 @@ def attack(seed: int) -> tuple[str, str]:
             return f"open: {str(error)[:60]}", told
         if not verdict:
             return "VIOLATED", f"{told} {verdict}"
-        verifier = certificate._verifier
+        verifier = certificate.verifier
         program, found, given = verifier.program, verifier.found, verifier.given
         simple = type(program).__name__ in (
             "Ridge", "LinearRegression", "Lasso", "ElasticNet", "Logistic", "LinearSVM", "Poisson"
