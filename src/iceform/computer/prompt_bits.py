@@ -5,8 +5,8 @@ prompts: a machine that runs M of them, no two alike, has a prompt of at least l
 a family. Of V variables one is FLAG, p hold data of the samples, q data of lane 0, and k start
 empty and are the answers, p + q + k + 1 <= V. Instruction t of k, k + 1 <= I, writes answer t. Its
 operands a and b read own, rowsum and mean of one sample variable each or none, and lane0 of one
-variable or none; its table is one of T, :math:`F_j(z) = j + z^2, G_j(z) = z`. The answer is
-:math:`j + (a + b)^2 - (a - b)`. At data 0 it is j. Its quadratic part is that of a + b, up to the
+variable or none; its table is one of T, :math:`F_j(z) = j/T + z^2, G_j(z) = z`. The answer is
+:math:`j/T + (a + b)^2 - (a - b)`. At data 0 it is j/T. Its quadratic part is that of a + b, up to the
 sign, its linear part b - a; reads have coefficients of one sign, so a and b follow. And a names
 its variables: on two lanes and two components own, rowsum and mean of variables are linearly
 independent. So no two of
