@@ -40,7 +40,7 @@ def answers(p, q):
     found = set()
     for a, b in itertools.product(list(operands(samples, alone)), repeat=2):
         for j in range(2):
-            answer = j + (a + b) ** 2 - (a - b)
+            answer = j / 2 + (a + b) ** 2 - (a - b)
             found.add(tuple(round(v, 9) for v in answer.flatten().tolist()))
     return len(found)
 

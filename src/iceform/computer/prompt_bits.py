@@ -6,9 +6,9 @@ a family. Of V variables one is FLAG, p hold data of the samples, q data of lane
 empty and are the answers, p + q + k + 1 <= V. Instruction t of k, k + 1 <= I, writes answer t. Its
 operands a and b read own, rowsum and mean of one sample variable each or none, and lane0 of one
 variable or none; its table is one of T, :math:`F_j(z) = j/T + z^2, G_j(z) = z`. The answer is
-:math:`j/T + (a + b)^2 - (a - b)`. At data 0 it is j/T. Its quadratic part is that of a + b, up to the
-sign, its linear part b - a; reads have coefficients of one sign, so a and b follow. And a names
-its variables: on two lanes and two components own, rowsum and mean of variables are linearly
+:math:`j/T + (a + b)^2 - (a - b)`. At data 0 it is j/T. Its quadratic part is that of a + b, up to
+the sign, its linear part b - a; reads have coefficients of one sign, so a and b follow. And a
+names its variables: on two lanes and two components own, rowsum and mean of variables are linearly
 independent. So no two of
 
 .. math:: \big((p + 1)^6 (q + 1)^2\, T\big)^k
