@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo page play docs site notebooks tables test test-all attack mutants lint format clean
+.PHONY: help demo page play docs note site notebooks tables test test-all attack mutants lint format clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -40,6 +40,11 @@ play: $(PAGE) ## open the playground in a browser
 
 docs: $(STAMP) ## build the documentation into out/docs
 	$(SPHINX) -d out/doctrees $(ARGS) docs out/docs
+
+note: $(STAMP) ## measure, then build the note (PDF) into docs/note; needs latexmk
+	OMP_NUM_THREADS=1 $(BIN)/python docs/note/measure.py
+	cd docs/note && latexmk -pdf -interaction=nonstopmode -halt-on-error -outdir=../../out/note note.tex
+	cp out/note/note.pdf docs/note/note.pdf
 
 site: $(STAMP) ## build documentation and playground as static files into out/site; needs npm
 	$(SPHINX) -d out/doctrees-site -t site docs out/site
