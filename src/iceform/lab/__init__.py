@@ -13,6 +13,18 @@ Nothing here is certified: distances are measured (:class:`MeasuredDistance`).
 """
 
 from iceform.lab.algorithms import PrefixDescent, chebyshev_steps
+from iceform.lab.analysis import (
+    SHIFTS,
+    by_context,
+    curves,
+    ends,
+    line,
+    named,
+    nearest,
+    probe,
+    shifted,
+    transplant,
+)
 from iceform.lab.circuits import DescentCircuit
 from iceform.lab.model import (
     MeasuredDistance,
@@ -22,17 +34,37 @@ from iceform.lab.model import (
     random_network,
 )
 from iceform.lab.shape import GPT2Shape
-from iceform.lab.tasks import InContextTask
+from iceform.lab.starts import STARTS, TrainingStart
+from iceform.lab.tables import LabTable
+from iceform.lab.tasks import TASKS, InContextTask
+from iceform.lab.training import TrainedCell, TrainingPlan, train
 
 __all__ = [
+    "SHIFTS",
+    "STARTS",
+    "TASKS",
     "DescentCircuit",
     "GPT2Shape",
     "InContextTask",
+    "LabTable",
     "MeasuredDistance",
     "PrefixDescent",
     "TrainableNetwork",
+    "TrainedCell",
+    "TrainingPlan",
+    "TrainingStart",
+    "by_context",
     "chebyshev_steps",
     "compiled",
+    "curves",
+    "ends",
+    "line",
     "load_network",
+    "named",
+    "nearest",
+    "probe",
     "random_network",
+    "shifted",
+    "train",
+    "transplant",
 ]

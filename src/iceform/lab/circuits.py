@@ -60,7 +60,7 @@ class DescentCircuit:
         K: examples get a share of at most 2^-K of a step's attention.
     tilt
         T: primal steps weigh examples by exp(+-T residual), dual ones by exp(+-T x.x'). None: 2^-3
-        and 2^-5, since x.x' has the longer tail.
+        and 2^-4, since x.x' has the longer tail.
     ballast
         The constant that the norms see.
     scale
@@ -117,7 +117,7 @@ class DescentCircuit:
     @property
     def tilts(self) -> tuple[float, float]:
         """T and -T."""
-        tilt = self.tilt or (2**-3 if self.primal else 2**-5)
+        tilt = self.tilt or (2**-3 if self.primal else 2**-4)
         return tilt, -tilt
 
     @property
