@@ -73,6 +73,9 @@ class Design:
         stream's; None where what the heads write is added to the stream. Left out, all are added.
     keys
         Features of the tokens that are attended to, where those are not the ones that ask.
+    blocks
+        Heads of a layer and their size, of stock blocks whose shape is given; None where it follows
+        from the features and the heads.
 
     Examples
     --------
@@ -96,6 +99,7 @@ class Design:
     ballast: float = 0.0
     gives: tuple[Features | None, ...] = ()
     keys: Features | None = None
+    blocks: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         every = [head for layer in self.layers for head in layer]
@@ -132,6 +136,8 @@ class Design:
     @cached_property
     def head_size(self) -> int:
         """In stock blocks a power of four, whose root, by which they scale logits, is exact."""
+        if self.blocks is not None:
+            return self.blocks[1]
         widest = max(head.width for layer in self.layers for head in layer)
         return widest if self.is_plain else power_of_four(widest)
 
@@ -143,6 +149,8 @@ class Design:
     @cached_property
     def heads(self) -> int:
         """Heads per layer, as many as the widest layer needs, and in stock blocks the features."""
+        if self.blocks is not None:
+            return self.blocks[0]
         size = self.head_size
         most = max(len(layer) for layer in self.layers)
         if self.is_plain:
@@ -246,7 +254,7 @@ class Design:
             return {kind: stacked(heads, kind, names) for kind, names in read.items()}
         h, size = self.hidden, self.head_size
         out = {name: torch.zeros(h, h, dtype=torch.float64) for name in ("q", "k", "v", "o")}
-        root = float(round(size**0.5))
+        root = math.sqrt(size)
         for number, head in enumerate(heads):
             for i, (query, key) in enumerate(head.logit, number * size):
                 out["q"][i] = root * self._map(self.readout, query.reads)
@@ -267,7 +275,7 @@ class Design:
         """What a stock block adds to its queries, keys and values: the constants of the rows."""
         size = self.head_size
         out = {name: torch.zeros(self.hidden, dtype=torch.float64) for name in ("q", "k", "v")}
-        root = float(round(size**0.5))
+        root = math.sqrt(size)
         for number, head in enumerate(self.layers[layer]):
             for i, (query, key) in enumerate(head.logit, number * size):
                 out["q"][i], out["k"][i] = root * query.constant, key.constant
