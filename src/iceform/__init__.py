@@ -23,9 +23,10 @@ _CONTENTS = {
     "iceform.computer": "Computer Program",
     "iceform.computer.compile": "compile",
     "iceform.computer.language": (
-        "algorithm attend bounded concat constant maximum mean minimum reciprocal repeat "
+        "algorithm attend bounded concat constant maximum mean minimum one_hot reciprocal repeat "
         "soft_threshold stored vector where while_ zeros_like"
     ),
+    "iceform.computer.samples": ("argmax argmin at count index max min previous running_sum sum"),
     "iceform.errors": "IceformError",
     "iceform.export": "load",
     "iceform.expressions": "Loss",
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from iceform.computer.language import maximum as maximum
     from iceform.computer.language import mean as mean
     from iceform.computer.language import minimum as minimum
+    from iceform.computer.language import one_hot as one_hot
     from iceform.computer.language import reciprocal as reciprocal
     from iceform.computer.language import repeat as repeat
     from iceform.computer.language import soft_threshold as soft_threshold
@@ -78,6 +80,16 @@ if TYPE_CHECKING:
     from iceform.computer.language import where as where
     from iceform.computer.language import while_ as while_
     from iceform.computer.language import zeros_like as zeros_like
+    from iceform.computer.samples import argmax as argmax
+    from iceform.computer.samples import argmin as argmin
+    from iceform.computer.samples import at as at
+    from iceform.computer.samples import count as count
+    from iceform.computer.samples import index as index
+    from iceform.computer.samples import max as max
+    from iceform.computer.samples import min as min
+    from iceform.computer.samples import previous as previous
+    from iceform.computer.samples import running_sum as running_sum
+    from iceform.computer.samples import sum as sum
     from iceform.errors import IceformError as IceformError
     from iceform.export import load as load
     from iceform.expressions import Loss as Loss

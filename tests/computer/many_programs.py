@@ -2,7 +2,8 @@
 
 Every program at every level against the exact interpreter; every fourth also on the frozen
 computer, literal and fused, against its certificate, in float64 and float32 in turn. Every second
-one is drawn from all of the language, and one in ten blows errors up. Violations are printed with
+one is drawn from all of the language, one in ten is of whole numbers and of samples in their order,
+and one in ten blows errors up. Violations are printed with
 their seed, the counts as one line of JSON; the exit status says whether there were any.
 """
 
@@ -29,10 +30,14 @@ BOUNDED = 1e-3  # before the fact, more says nothing of how well tables were cho
 
 
 def on_computer(
-    seed: int, kinks: bool, rich: bool = False, dtype: torch.dtype = torch.float64
+    seed: int,
+    kinks: bool,
+    rich: bool = False,
+    dtype: torch.dtype = torch.float64,
+    whole: bool = False,
 ) -> str:
     """Both backends within the certificates of their runs, those within what is known before."""
-    made, dim = program(seed, kinks, rich)
+    made, dim = program(seed, kinks, rich, whole=whole)
     X, y = data(seed, dim)
     compiled = compile(made, dim, 5, eps=EPS, steps=(1, 10))
     computer, exact = Computer.for_programs([compiled], dtype=dtype), made(X, y)
@@ -50,14 +55,18 @@ def on_computer(
 
 
 def check(
-    seed: int, kinks: bool, rich: bool = False, ratios: dict[str, float] | None = None
+    seed: int,
+    kinks: bool,
+    rich: bool = False,
+    ratios: dict[str, float] | None = None,
+    whole: bool = False,
 ) -> str:
     """One program on one set of data: "refused" or "held"; anything else is an assertion.
 
     ``ratios`` is told what is certified of the run over what it was off by, and what is certified
     before the fact over that.
     """
-    made, dim = program(seed, kinks, rich)
+    made, dim = program(seed, kinks, rich, whole=whole)
     X, y = data(seed, dim)
     exact = made(X, y)
     compiled = compile(made, dim, 5, eps=EPS, steps=(1, 10))
@@ -112,9 +121,11 @@ def one(at: int, first: int) -> dict[str, object]:
     ratios: dict[str, float] = {}
     line: dict[str, object] = {"seed": seed, "kinks": kinks, "rich": rich, "ratios": ratios}
     try:
-        found = unstable(seed, rich) if at % 10 == 7 else check(seed, kinks, rich, ratios)
+        whole = at % 10 == 3
+        found = unstable(seed, rich) if at % 10 == 7 else check(seed, kinks, rich, ratios, whole)
         if found == "held" and dtype is not None:
-            found = f"{on_computer(seed, kinks, rich, dtype)} on the computer in {str(dtype)[6:]}"
+            ran = on_computer(seed, kinks, rich, dtype, whole)
+            found = f"{ran} on the computer in {str(dtype)[6:]}"
         return {**line, "found": found}
     except Exception as error:  # whatever it is, it is not what should happen
         return {**line, "found": "violated", "why": f"{type(error).__name__}: {error}"}

@@ -5,7 +5,8 @@ sample. Every statement keeps its value within a small range, so that tables sta
 comparison decides is drawn too: a run that comes too near to a tie is refused, not wrong.
 
 Rich programs also divide, take powers and roots, join vectors, combine comparisons, nest loops,
-swap states and keep them in lists. Wild ones blow errors up and then ask questions.
+swap states and keep them in lists. Wild ones blow errors up and then ask questions. Whole ones
+round, count, take remainders, compare whole numbers, and read samples by their place.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Growing:
     dim: int
     kinks: bool
     rich: bool = False
+    whole: bool = False
     lines: list[str] = field(default_factory=list)
     pools: dict[str, list[str]] = field(
         default_factory=lambda: {"SV": ["x"], "SS": ["y"], "GV": ["q"], "GS": ["p"]}
@@ -64,6 +66,8 @@ class Growing:
         if self.rich:
             rules += [self.quotient, self.smooth, self.joined, self.decided, self.marked]
             rules += [self.folded]
+        if self.whole:
+            rules = [self.linear, self.product, *[self.rounded, self.sequence, self.placed] * 2]
         self.rng.choice(rules)()
 
     def put(self, pool: str, text: str) -> None:
@@ -194,6 +198,37 @@ class Growing:
         pool = self.rng.choice(("SV", "SS", "GV", "GS"))
         self.put(pool, self.rng.choice(("stored({})", "bounded({}, 64.0)")).format(self.pick(pool)))
 
+    def rounded(self) -> None:
+        """Of whole numbers: their remainders, and which of them are equal."""
+        pool = self.rng.choice(("SV", "SS", "GV", "GS"))
+        a, b, kept = self.pick(pool), self.fresh(), "GS" if pool[0] == "G" else "SS"
+        self.say(f"{b} = torch.{self.rng.choice(('round', 'floor', 'ceil'))}(5.3 * {a})")
+        more = (f"0.1 * {b}", f"0.25 * ({b} % 3)", f"0.2 * ({b} // 2)", f"0.5 * ({b} == 1)",
+                f"where({b} >= 2, {a}, 0.5 * {a})", f"0.5 * ({b} < {b}) + {a}")  # fmt: skip
+        self.put(pool, self.rng.choice(more))
+        if pool[1] == "S":
+            self.put(kept, f"0.5 * q[{b} % {self.dim}]")
+
+    def sequence(self) -> None:
+        """Samples in their order, and as a set."""
+        a, v = self.pick("SS"), self.pick("SV")
+        each = [f"ice.previous({a})", f"ice.previous({a}, 2, 0.5)", f"0.2 * ice.running_sum({a})",
+                f"0.1 * ice.index() * {a}"]  # fmt: skip
+        one = [f"ice.max({a})", f"ice.min({a})", f"0.2 * ice.sum({a})", "0.1 * ice.count()",
+               f"0.1 * ice.argmax({a})", f"ice.at({a}, 3)"]  # fmt: skip
+        pool = self.rng.choice(("SS", "GS", "GV"))
+        self.put(pool, self.rng.choice({"SS": each, "GS": one, "GV": [f"ice.max({v})"]}[pool]))
+
+    def placed(self) -> None:
+        """Numbers of the program, a matrix of them, and Python's own max and min."""
+        numbers = [round(self.rng.uniform(-0.5, 0.5), 2) for _ in range(self.dim)]
+        pool = self.rng.choice(("SV", "GV"))
+        a = self.pick(pool)
+        row = f"[{', '.join(map(str, numbers))}]"
+        each = (f"{a} * {row}", f"{a} - {row}", f"[{', '.join([row] * self.dim)}] @ {a}",
+                f"max({a}, -0.3)", f"min(0.4, {a}, -{a})")  # fmt: skip
+        self.put(pool, self.rng.choice(each))
+
     def swapped(self) -> None:
         """A loop whose states trade places, in a list."""
         held, pool = self.fresh(), self.rng.choice(("GV", "GS", "SS"))
@@ -284,11 +319,11 @@ class Growing:
 
 
 def source(
-    seed: int, kinks: bool = False, rich: bool = False, wild: bool = False
+    seed: int, kinks: bool = False, rich: bool = False, wild: bool = False, whole: bool = False
 ) -> tuple[str, int]:
     """A program as text, and the number of features that it is for."""
     rng = random.Random(seed)
-    grown = Growing(rng, rng.choice((1, 2, 3)), kinks, rich)
+    grown = Growing(rng, rng.choice((1, 2, 3)), kinks, rich, whole)
     loops = [grown.repeated, grown.halving] + rich * [grown.swapped, grown.nested, grown.numbered]
     for _ in range(rng.randrange(2, 5)):
         grown.statement()
@@ -305,10 +340,10 @@ def source(
 
 
 def program(
-    seed: int, kinks: bool = False, rich: bool = False, wild: bool = False
+    seed: int, kinks: bool = False, rich: bool = False, wild: bool = False, whole: bool = False
 ) -> tuple[Algorithm, int]:
     """A program to run or to compile."""
-    text, dim = source(seed, kinks, rich, wild)
+    text, dim = source(seed, kinks, rich, wild, whole)
     file = f"<random program {seed}>"
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)
     words = {n: getattr(language, n) for n in language.__all__}

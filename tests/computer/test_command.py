@@ -77,3 +77,25 @@ def test_a_file_that_is_not_there(tmp_path):
     found = run("compile", tmp_path / "nowhere.py")
     assert found.exit_code != 0
     assert "no file" in found.output
+
+
+def test_it_diagnoses_a_program_on_data(tmp_path):
+    """The line that divides is named, first as the one that loses most, with what it came near."""
+    file, data = tmp_path / "mine.py", tmp_path / "data.csv"
+    file.write_text(
+        "import iceform as ice\n\n\n@ice.algorithm\ndef ratio(x, y):\n"
+        "    top = ice.mean(y)\n    return top / ice.mean(x[0])\n"
+    )
+    data.write_text("a,b,y\n0.2,0.1,0.3\n0.4,-0.2,0.1\n-0.1,0.3,0.2\n")
+    found = run("diagnose", file, data)
+    assert found.exit_code == 0
+    first, divisor, before = found.stdout.splitlines()
+    assert first.startswith("line 7 alone moves the answer by")
+    assert divisor.startswith("line 7 divides by 0.17")
+    assert "return top / ice.mean(x[0])" in divisor
+    assert before.startswith("before the fact: off by at most")
+    assert json.loads(run("diagnose", file, data, "--json").stdout)["divisors"][0]["line"] == 7
+    data.write_text("a,b,y\n0.2,0.1\n0.3\n")
+    wrong = run("diagnose", file, data)
+    assert wrong.exit_code == 2
+    assert "lines of numbers" in wrong.stderr

@@ -35,9 +35,8 @@ LINES = {
     "torch.sign(mean(y))": r"jumps.*ice\.soft_threshold",
     "torch.softmax(y, 0)": r"a scalar.*ice\.attend",
     "torch.softmax(x, 1)": "one dimension",
-    "torch.outer(x, x)": r"no matrices: .*ice\.mean\(x \* \(x @ v\)\)",
+    "torch.outer(x, x)": r"Matrices are of numbers.*ice\.mean\(x \* \(x @ v\)\)",
     "torch.sin(4000 * mean(y))": "too wide",
-    "mean(x) == mean(y)": "equal",
     "where(0.0 < y < 0.5, y, -y)": "a < b < c",
     "y / 0": "divides by 0",
     "x.std()": r"\.std is not a word",
@@ -45,11 +44,11 @@ LINES = {
     "len(y)": "a scalar",
     "x[3:]": "has no component",
     "x.shape[0] * mean(x)": r"\.shape is not a word",
-    "mean(x) // 2": "jump everywhere",
-    "round(mean(y))": "jump everywhere",
+    "round(mean(y), 2)": "whole numbers",
     "(-2.0) ** mean(y)": "above 0",
-    "numpy.hypot(mean(y), 1.0)": r"\.hypot is not a word",
-    "torch.ones(3) * mean(x)": "as data or as parameters",
+    "numpy.hypot(mean(y), 1.0)": "does not support ufuncs",
+    "torch.ones(2, 3) * mean(x)": "a matrix A is for A @ v",
+    "torch.ones(5) * mean(x)": "vectors of",
     "f'{mean(y):.3f}'": "format",
 }
 REFUSED = {
@@ -62,11 +61,11 @@ def written(x, y):
         return mean(x)
     return -mean(x)
 """),
-    "a sample by its number": ("Samples have no index", """
+    "a sample by its number": ("reads sample j", """
 def written(x, y, *, steps=3):
     w = zeros_like(x)
     for i in repeat(steps):
-        w = w + 0.1 * x[i]  # here
+        w = w + 0.1 * y[i]  # here
     return w
 """),
     "a python while": (r"ice\.while_", """

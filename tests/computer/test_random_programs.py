@@ -27,6 +27,11 @@ def test_rich_programs(first):
     assert found.count("held") >= 17
 
 
+def test_programs_of_whole_numbers_and_sequences():
+    found = [check(seed, kinks=False, whole=True) for seed in range(12)]
+    assert found.count("held") >= 10
+
+
 def test_programs_that_blow_errors_up():
     """Some of them make other turns than they should; none is certified not to."""
     assert [unstable(seed) for seed in range(8)].count("held, wild") >= 6

@@ -94,11 +94,11 @@ def test_a_loop_that_does_not_close_is_assumed_and_says_so():
 
     seen = compile(algorithm(written), 2, 6)
     (assumed,) = seen.ranges.assumed.values()
-    assert not assumed.by_author
+    assert assumed.by == "runs"
     assert assumed.range.size >= 1
     stated = compile(algorithm(written), 2, 6, bounds={"w": 3.0})
     (assumed,) = stated.ranges.assumed.values()
-    assert assumed.by_author
+    assert assumed.by == "author"
     assert assumed.range == Range(-3.0, 3.0)
 
 

@@ -112,15 +112,14 @@ def test_programs_with_powers_run_and_are_within_what_is_stated(text):
 
 @pytest.mark.parametrize("width", [None, 1, 4])
 @pytest.mark.parametrize("arithmetic", [Exact(1), Balls(1)], ids=["floats", "balls"])
-def test_constants_and_masks_are_as_wide_as_their_node(arithmetic, width):
+def test_constants_are_as_wide_as_their_node(arithmetic, width):
     """A scalar is a vector of width 1."""
     constant = arithmetic.constant(Node("constant", (), False, width, 0.1))
     assert [float(v) for v in constant] == [0.1] * (width or 1)
-    for first, ones in ((0, 1), (1, 2), (2, 9)):
-        mask = arithmetic.constant(Node("mask", (), False, width, (first, ones)))
-        assert [float(v) for v in mask] == [
-            1.0 if k in range(first, first + ones) else 0.0 for k in range(width or 1)
-        ]
+    numbers = tuple(0.5 * k - 1 for k in range(width or 1))
+    assert [float(v) for v in arithmetic.constant(Node("numbers", (), False, width, numbers))] == [
+        *numbers
+    ]
 
 
 # --------------------------------------------------------------------------------------- kinks

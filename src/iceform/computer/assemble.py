@@ -213,7 +213,7 @@ def assemble(graph: Graph, fused: SelectedCode, tables: ProgramTables) -> Assemb
     )
     assembly = Assembly(
         graph.name, fused.width, graph.dim, variables, tuple(_used(made, tables)), tuple(made),
-        outputs, {p.name: graph.dim if p.vector else None for p in graph.parameters.values()},
+        outputs, {p.name: p.width(graph.dim) for p in graph.parameters.values()},
     )  # fmt: skip
     assembly.check()
     return Assembled(assembly, tuple(s.virtual for s in slots), names)

@@ -44,7 +44,15 @@ from iceform.computer.layout import largest_result, largest_value
 from iceform.computer.loop_bounds import ErrorGrowth
 from iceform.computer.ranges import ProgramDomain, Ranges
 from iceform.computer.rounding import argument_rounding, instruction_rounding
-from iceform.computer.virtual import Read, Register, VirtualCode, VirtualInstruction, VirtualLoop
+from iceform.computer.virtual import (
+    JumpCurve,
+    Read,
+    Register,
+    StairCurve,
+    VirtualCode,
+    VirtualInstruction,
+    VirtualLoop,
+)
 from iceform.computer.virtual import StepCurve as Comparison
 from iceform.expressions.formulas.polynomials import polynomial
 from iceform.tables import RoundingModel
@@ -285,8 +293,10 @@ class _Errors:
         """One instruction."""
         a, b = self._operand(i.a), self._operand(i.b)
         own = self.own.get(i, _NOTHING)
-        step = i.f if isinstance(i.f, Comparison) else i.g
-        if isinstance(step, Comparison) and math.isfinite(step.gap):
+        step = i.f if isinstance(i.f, JumpCurve) else i.g
+        if isinstance(step, StairCurve):
+            error = step.moved((a + b + own.shift) / (1 - _LOGITS))
+        elif isinstance(step, Comparison) and math.isfinite(step.gap):
             error = self._compared(i, step, a + b)
         else:
             self.sure.pop(i.dst, None)
@@ -336,7 +346,7 @@ class _Errors:
 
 def _bend(i: VirtualInstruction) -> float:
     """Of a product, its factor: the mixed derivative; 0 for what has none."""
-    if i.f is None or i.g is None or isinstance(i.f, Comparison) or isinstance(i.g, Comparison):
+    if i.f is None or i.g is None or isinstance(i.f, JumpCurve) or isinstance(i.g, JumpCurve):
         return 0.0
     square = polynomial(i.f)
     return 4 * abs(float(square[2])) if square is not None and len(square) == 3 else 0.0
@@ -385,7 +395,8 @@ def _written(
 ) -> dict[Register, float]:
     """What registers are off by before the first cycle: the rounding of sums of writes."""
     sizes = {name: r.size for name, r in domain.parameters.items()}
-    sizes |= {"x": domain.x.size, "y": domain.y.size, "one": 1.0, "samples": float(domain.samples)}
+    sizes |= dict.fromkeys(("samples", "index"), float(domain.samples))
+    sizes |= {"x": domain.x.size, "y": domain.y.size, "one": 1.0}
     unit, cast = unit_roundoff(dtype), 2 * (dtype != torch.float64)  # a datum, and its scale
     found = {}
     for register in assembled.registers:

@@ -10,7 +10,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any, Literal, Protocol, overload
 
@@ -22,17 +22,25 @@ from iceform.arithmetic import at_most
 from iceform.certificates import Certificate, in_form
 from iceform.computer.assemble import Assembled, assemble
 from iceform.computer.budget import Budget, certify
-from iceform.computer.exact import run_exactly, whole
+from iceform.computer.diagnose import Diagnosis, diagnose
+from iceform.computer.exact import as_column, run_exactly, whole
 from iceform.computer.explain import explain
 from iceform.computer.fuse import SelectedCode, fuse
-from iceform.computer.graph import Graph, Parameter, SourceLine
+from iceform.computer.graph import MOST_TURNS, Graph, Node, Parameter, SourceLine
 from iceform.computer.instructions import Assembly
 from iceform.computer.interpret import Interpreted, interpret
 from iceform.computer.language import Algorithm
 from iceform.computer.loop_bounds import growths
 from iceform.computer.loop_slices import RangesAtParameters
 from iceform.computer.proofs import ExactDistance, enclose
-from iceform.computer.ranges import SAMPLED, ProgramDomain, Range, Ranges, find_ranges
+from iceform.computer.ranges import (
+    SAMPLED,
+    ProgramDomain,
+    Range,
+    Ranges,
+    find_ranges,
+    seen_in_run,
+)
 from iceform.computer.tables import ProgramTables, narrower
 from iceform.computer.values import is_number
 from iceform.computer.virtual import VirtualCode, VirtualInstruction, VirtualLoop
@@ -41,6 +49,7 @@ from iceform.errors import (
     PrecisionError,
     PrecisionWarning,
     ProgramError,
+    ShapeError,
     TargetError,
 )
 from iceform.validation import check_capacity, check_positive, check_size, full_precision
@@ -109,6 +118,13 @@ class Program:
         found = self.algorithm.values(self.graph.dim, settings)
         for name in self.counts:
             whole(float(found[name]))
+        for name in self.graph.whole - self.counts:
+            if float(found[name]) != round(float(found[name])):
+                raise ProgramError(
+                    f"{name} is compared with whole numbers, and its default is one; got "
+                    f"{float(found[name]):g}. Give it a default such as "
+                    f"{float(self.graph.parameters[name].default)!r} to compare real numbers"  # type: ignore[arg-type]
+                )
         return found
 
     @property
@@ -192,6 +208,22 @@ class Program:
     def budget(self) -> dict[VirtualInstruction, Budget]:
         """What every instruction adds to the error."""
         return self._certified[1]
+
+    def diagnose(self, X: Tensor, y: Tensor | None = None, **settings: Any) -> Diagnosis:
+        """Which lines lose precision on these data, what comes near to a tie or to 0, and a bound.
+
+        Returns
+        -------
+        A :class:`~iceform.computer.diagnose.Diagnosis`; ``print`` shows the worst of each kind.
+        """
+        x = as_column(X, vector=True)
+        return diagnose(self, x, self.algorithm.targets(x, y), settings)
+
+    def with_bounds(self, bounds: Mapping[str, Range]) -> Program:
+        """The same program compiled with other bounds of names that loops carry."""
+        old = self.ranges
+        ranges = find_ranges(self.graph, old.domain, {**old.bounds, **bounds}, old.example)
+        return _selected(self.algorithm, self.graph, ranges, self.eps)
 
     def explain(self) -> str:
         """The program as assembly, with the error budget of each instruction."""
@@ -302,11 +334,12 @@ class Program:
 @full_precision
 def compile(
     algorithm: Algorithm,
-    dim: int,
-    samples: int,
+    dim: int | None = None,
+    samples: int | None = None,
     domain: Any = None,
     eps: float = 1e-8,
     bounds: Mapping[str, Any] | None = None,
+    example: Any = None,
     **parameter_ranges: Any,
 ) -> Program:
     r"""Compile an algorithm for samples of ``dim`` features.
@@ -316,14 +349,22 @@ def compile(
     algorithm
         A function decorated with ``@ice.algorithm``.
     dim, samples
-        d, and the largest n.
+        d, and the largest n; None for those of the example.
     domain
         What the data may be: None for \\|x\\|, \\|y\\| <= 1, a number B for \\|x\\|, \\|y\\| <= B,
-        or ``{"x": (low, high), "y": (low, high)}``; None for one that is not named.
+        or ``{"x": (low, high), "y": (low, high)}``; None for one that is not named, and a list of
+        pairs for the features one by one. With an example, None is what its data span, each feature
+        for itself, and as much once more at each end.
     eps
         The error that tables are made for.
     bounds
         Of names that loops carry: ``{"w": 4.0}`` says that \\|w\\| <= 4, ``{"w": (0, 1)}`` a range.
+    example
+        Data such as those to come, (X, y), or X for an algorithm of x alone. The algorithm is run
+        on them with its default parameters. Where intervals say too little, values are assumed to
+        be at most 32 times as large as they were there (8 times where they are compared, divided by
+        or the like), and what is divided by at least a thirty-second as far from 0. Every run
+        checks that, and its answer is refused, with the line, where it fails.
     **parameter_ranges
         For a parameter ``lr``, ``lr=(0.01, 1)``; without, from a sixteenth to twice its default.
 
@@ -336,8 +377,10 @@ def compile(
         raise ProgramError(
             f"compile takes a function made by @ice.algorithm, got {type(algorithm).__name__}"
         )
-    check_size("dim", dim)
-    check_size("samples", samples)
+    data = None if example is None else _example(algorithm, example)
+    dim = data["x"].shape[1] if dim is None and data is not None else dim
+    samples = len(data["x"]) if samples is None and data is not None else samples
+    dim, samples = check_size("dim", dim), check_size("samples", samples)
     check_positive("eps", eps)
     if eps < _LEAST:
         raise PrecisionError(
@@ -352,11 +395,23 @@ def compile(
         "compile it for fewer features",
     )
     graph = algorithm.graph(dim)
-    space = _domain(graph, domain, samples, parameter_ranges)
-    ranges = find_ranges(graph, space, {n: _range(n, b) for n, b in (bounds or {}).items()})
+    spanned = {} if data is None else {n: _spanned(data[n]) for n in ("x", "y")}
+    space = _domain(graph, domain, samples, parameter_ranges, spanned)
+    seen: dict[Node, Range] = {}
+    if data is not None:
+        given = {**data, **algorithm.values(dim, {})}
+        space.check(data["x"], data["y"], {})
+        seen_in_run(graph, given, seen, MOST_TURNS)
+    ranges = find_ranges(graph, space, {n: _range(n, b) for n, b in (bounds or {}).items()}, seen)
+    program = _selected(algorithm, graph, ranges, eps)
+    _warn_of_tables(program.assembled, eps)
+    return program
+
+
+def _selected(algorithm: Algorithm, graph: Graph, ranges: Ranges, eps: float) -> Program:
+    """Instructions and tables of a graph with ranges."""
     fused = fuse(graph, ranges, eps * _SHARE)
     assembled = assemble(graph, fused, ProgramTables(eps * _SHARE))
-    _warn_of_tables(assembled, eps)
     return Program(algorithm, graph, ranges, assembled, fused, eps)
 
 
@@ -402,7 +457,32 @@ def _virtual_loops(code: VirtualCode) -> Iterator[VirtualLoop]:
             yield from _virtual_loops(item.body)
 
 
-def _domain(graph: Graph, domain: Any, samples: int, ranges: Mapping[str, Any]) -> ProgramDomain:
+def _example(algorithm: Algorithm, example: Any) -> dict[str, Tensor]:
+    """X (n, d) and y (n, 1) of an example."""
+    X, y = example if isinstance(example, tuple) else (example, None)
+    x = as_column(X, vector=True)
+    targets = algorithm.targets(x, y)
+    if x.ndim != 2 or not len(x) or targets.shape != x.shape[:1]:
+        raise ShapeError(
+            f"an example is (X, y) of shapes (n, d) and (n,), got {tuple(x.shape)} and "
+            f"{tuple(targets.shape)}"
+        )
+    return {"x": x, "y": targets[:, None]}
+
+
+def _spanned(columns: Tensor) -> list[Range]:
+    """What the columns of data span, and more."""
+    ends = zip(columns.amin(0).tolist(), columns.amax(0).tolist(), strict=True)
+    return [Range(low, high).around() for low, high in ends]
+
+
+def _domain(
+    graph: Graph,
+    domain: Any,
+    samples: int,
+    ranges: Mapping[str, Any],
+    spanned: Mapping[str, list[Range]],
+) -> ProgramDomain:
     unknown = set(ranges) - set(graph.parameters)
     if unknown:
         raise ProgramError(
@@ -412,7 +492,10 @@ def _domain(graph: Graph, domain: Any, samples: int, ranges: Mapping[str, Any]) 
     given = domain if isinstance(domain, Mapping) else dict.fromkeys(("x", "y"), domain)
     for name in set(given) - {"x", "y"}:
         raise ProgramError(f"domain has the ranges of x and y, got one of {name!r}")
-    x, y = (_range(n, 1.0 if given.get(n) is None else given[n]) for n in ("x", "y"))
+    each = {n: spanned.get(n, 1.0) if given.get(n) is None else given[n] for n in ("x", "y")}
+    features, (y, *_) = _features(each["x"], graph.dim), _features(each["y"], 1)
+    x = reduce(Range.join, features)
+    apart = features if any(f != x for f in features) else ()
     counts = _counts(graph)
     computed = {a.attr for node in graph.block.walk() for a in node.args if a.op == "parameter"}
     parameters = {
@@ -421,7 +504,15 @@ def _domain(graph: Graph, domain: Any, samples: int, ranges: Mapping[str, Any]) 
         else _usual(p, name in counts, name in computed)
         for name, p in graph.parameters.items()
     }
-    return ProgramDomain(x, y, parameters, samples)
+    return ProgramDomain(x, y, parameters, samples, tuple(apart))
+
+
+def _features(given: Any, count: int) -> list[Range]:
+    """One range for each feature, out of one for all or a list of them."""
+    several = isinstance(given, (list, tuple)) and not all(map(is_number, given))
+    if several and len(given) != count:
+        raise BoundError(f"domain has {len(given)} ranges for {count} features")
+    return [_range("x", one) for one in (given if several else [given] * count)]
 
 
 def _counts(graph: Graph) -> set[str]:
@@ -449,10 +540,10 @@ def _range(name: str, given: Any) -> Range:
 
 def _usual(parameter: Parameter, counts: bool, computed: bool) -> Range:
     """The range of a parameter that was given none."""
-    if parameter.vector:
-        default = float(parameter.default)  # type: ignore[arg-type]
-        return Range(min(-1.0, default), max(1.0, default))
-    default = float(parameter.default)  # type: ignore[arg-type]
+    if isinstance(parameter.default, tuple) or parameter.vector:
+        held = torch.as_tensor(parameter.default, dtype=torch.float64)
+        return Range(min(-1.0, float(held.min())), max(1.0, float(held.max())))
+    default = float(parameter.default)
     if counts:  # computed with as well: 0 turns must be asked for, since it may be divided by
         least = 1.0 if computed and default >= 1 else 0.0
         return Range(least, max(tuning.COMPILE_MOST_STEPS, 2 * default))

@@ -104,11 +104,16 @@ class Emitter:
             self.written[key] = Register(name, samples, width, range, clean, writes, scale)
         return self.written[key]
 
-    def mask(self, first: int, width: int) -> Register:
-        """Ones in some components."""
+    def mask(self, first: int, width: int, size: float = 1.0) -> Register:
+        """Ones in some components, held as ``size``, a power of two.
+
+        A product by squares is off by rounding of the larger factor's: a mask as large as what it
+        is multiplied with costs nothing.
+        """
         self.width = max(self.width, first + width)
-        return self.preload((Write("one", 1.0, first, width),), False, first + width,
-                            Range(0.0, 1.0), f"e{first}" if width == 1 else "ones")  # fmt: skip
+        name = f"e{first}" if width == 1 else "ones"
+        return self.preload((Write("one", size, first, width),), False, first + width,
+                            Range(0.0, size), name, 1 / size)  # fmt: skip
 
     def cleaned(self, register: Register, node: Node) -> Register:
         """The register with zeros beyond its width."""
@@ -562,7 +567,7 @@ def _cleaned_loop(loop: Loop, known: dict[Node, bool]) -> None:
 
 
 def _clean(node: Node, args: list[bool]) -> bool:
-    if node.op in ("data", "parameter", "concat", "mask"):
+    if node.op in ("data", "parameter", "concat", "numbers"):
         return True
     if node.op == "constant":
         return float(node.attr) == 0

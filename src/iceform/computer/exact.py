@@ -17,11 +17,23 @@ _OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "mul": torch.mul,
     "maximum": torch.maximum,
     "minimum": torch.minimum,
-    "step": lambda a: (a > 0).to(a),
     "sum": lambda a: a.sum(-1, keepdim=True),
     "mean": lambda a: a.mean(-2),
     "bounded": lambda a: a,
     "stored": lambda a: a,
+}
+
+
+def _whole(attr: tuple[str, float], a: Tensor) -> Tensor:
+    nearest = torch.floor(a + 0.5)
+    return (nearest == 0).to(nearest) if attr[0] == "zero" else nearest
+
+
+_WITH_ATTRIBUTE: dict[str, Callable[..., Tensor]] = {
+    "apply": evaluate,
+    "component": lambda at, a: a[..., at : at + 1],
+    "step": lambda or_equal, a: (a >= 0 if or_equal else a > 0).to(a),
+    "whole": _whole,
 }
 
 
@@ -35,18 +47,18 @@ class Exact:
         self.samples = samples
 
     def constant(self, node: Node) -> Tensor:
-        """The value of a constant or a mask."""
+        """The value of what is known without data."""
         if node.op == "constant":
             return torch.full((node.width or 1,), float(node.attr), dtype=torch.float64)
-        first, width = node.attr
-        out = torch.zeros(node.width or 1, dtype=torch.float64)
-        out[first : first + width] = 1.0
-        return out
+        if node.op == "index":
+            return torch.arange(self.samples, dtype=torch.float64)[:, None]
+        numbers = (self.samples,) if node.op == "count" else node.attr
+        return torch.tensor(numbers, dtype=torch.float64)
 
     def compute(self, node: Node, args: list[Tensor]) -> Tensor:
         """The value of an operation."""
-        if node.op == "apply":
-            return evaluate(node.attr, args[0])
+        if node.op in _WITH_ATTRIBUTE:
+            return _WITH_ATTRIBUTE[node.op](node.attr, *args)
         if node.op == "attend":
             return self._attend(*args)
         if node.op == "concat":
@@ -55,8 +67,6 @@ class Exact:
         if node.op == "spread":
             shape = (self.samples, node.width or 1) if node.samples else (node.width or 1,)
             return args[0].expand(shape)
-        if node.op == "component":
-            return args[0][..., node.attr : node.attr + 1]
         return _OPERATIONS[node.op](*args)
 
     def positive(self, value: Tensor, where: SourceLine | None) -> bool:

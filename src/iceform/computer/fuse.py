@@ -30,18 +30,20 @@ from fractions import Fraction
 
 from iceform.arithmetic.intervals import above
 from iceform.computer.emit import Emitter, Late, reads_of, short_name
-from iceform.computer.graph import Block, Graph, Loop, Node, SourceLine
+from iceform.computer.graph import Block, Graph, Loop, Node, SourceLine, refuse
 from iceform.computer.instructions import Write
 from iceform.computer.piecewise_linear import piecewise_linear
 from iceform.computer.ranges import Range, Ranges
 from iceform.computer.side_by_side import attended, packed
 from iceform.computer.virtual import (
     FunctionPair,
+    JumpCurve,
     LinearForm,
     Pending,
     Read,
     Register,
     Slots,
+    StairCurve,
     StepCurve,
     VirtualCode,
     VirtualInstruction,
@@ -61,6 +63,8 @@ _Z = trees.Variable()
 _STEEPEST = 2.0**20  # the largest logit of a step's table: its gap is a share of the range
 _LARGEST_CURVE = 256  # operations of one look-up's function: a chain of products doubles them
 _SURE = 0.3  # sharpness times gap of a comparison that is looked up twice
+_SURE_WHOLE = 24.0  # of the table of whole numbers: others than the nearest weigh e^-48
+_MOST_WHOLE = 8192  # entries of it
 
 
 class Selector(Emitter):
@@ -72,13 +76,35 @@ class Selector(Emitter):
         if isinstance(late, FunctionPair):
             self.register_of_node[node] = self.register_of(late, node)
             return of_register(self.register_of_node[node])
+        if self._narrower_than(node, late):
+            self.register_of_node[node] = self.register_of(late, node)
+            return of_register(self.register_of_node[node])
         return late
+
+    def _narrower_than(self, node: Node, late: Late) -> bool:
+        """Whether the example says more of a value than what it is made of: it is one of its own.
+
+        What is then computed from it has the narrower range.
+        """
+        assumed = self.ranges.assumed.get(node)
+        if assumed is None or assumed.by != "example" or node.op in ("data", "state"):
+            return False
+        if isinstance(late, Pending):
+            return not isinstance(late.curve, JumpCurve)
+        return isinstance(late, LinearForm) and late.range.size > 4 * self.ranges[node].size
 
     def _of_constant(self, node: Node) -> LinearForm:
         return LinearForm((), node.attr)
 
-    def _of_mask(self, node: Node) -> LinearForm:
-        return of_register(self.mask(*node.attr))
+    def _of_numbers(self, node: Node) -> LinearForm:
+        writes = tuple(Write("one", v, j, 1) for j, v in enumerate(node.attr))
+        return of_register(self.preload(writes, False, node.width, self.ranges[node], "numbers"))
+
+    def _of_count(self, node: Node) -> LinearForm:
+        return of_register(self._given(node, "samples"))
+
+    def _of_index(self, node: Node) -> LinearForm:
+        return of_register(self._given(node, "index"))
 
     def _of_data(self, node: Node) -> LinearForm:
         return of_register(self._given(node, node.attr))
@@ -180,8 +206,8 @@ class Selector(Emitter):
         if (
             p is None
             or q is None
-            or isinstance(p.curve, StepCurve)
-            or isinstance(q.curve, StepCurve)
+            or isinstance(p.curve, JumpCurve)
+            or isinstance(q.curve, JumpCurve)
         ):
             return None
         if p.curve.size + q.curve.size > _LARGEST_CURVE:
@@ -274,6 +300,16 @@ class Selector(Emitter):
         return of_register(out)
 
     def _of_step(self, node: Node) -> Late:
+        alpha, constant, base, base_range = self._looked_up(node)
+        at = -constant / alpha
+        reach = max(abs(base_range.low - at), abs(base_range.high - at), 2.0**-60)
+        sharpness = 2.0 ** int(_floor_log2(_STEEPEST / reach))
+        height = 0.5 if alpha > 0 else -0.5
+        self.gaps[node] = above(Fraction(_SURE) / Fraction(sharpness) * abs(Fraction(alpha)))
+        return Pending(StepCurve(at, sharpness, _SURE / sharpness, 0.5, height), base, base_range)
+
+    def _looked_up(self, node: Node) -> tuple[float, float, LinearForm, Range]:
+        """alpha, c, U and its range, where the argument of a node is alpha U + c."""
         form = self.form(node.args[0])
         signed = form.signs()
         if signed is None or not Slots(node.samples).divided(tuple(r for r, _ in form.terms)):
@@ -281,13 +317,24 @@ class Selector(Emitter):
             signed = form.signs()
             assert signed is not None
         alpha, base = signed
-        at = -form.constant / alpha
-        base_range = self._base_range(node.args[0], alpha, form, base)
-        reach = max(abs(base_range.low - at), abs(base_range.high - at), 2.0**-60)
-        sharpness = 2.0 ** int(_floor_log2(_STEEPEST / reach))
-        height = 0.5 if alpha > 0 else -0.5
-        self.gaps[node] = above(Fraction(_SURE) / Fraction(sharpness) * abs(Fraction(alpha)))
-        return Pending(StepCurve(at, sharpness, _SURE / sharpness, 0.5, height), base, base_range)
+        return alpha, form.constant, base, self._base_range(node.args[0], alpha, form, base)
+
+    def _of_whole(self, node: Node) -> Late:
+        alpha, constant, base, base_range = self._looked_up(node)
+        kind, gap = node.attr
+        span = self.ranges[node]
+        if kind == "nearest" and span.high - span.low >= _MOST_WHOLE:
+            raise refuse(
+                f"the whole numbers in {span} have a table entry each, and {_MOST_WHOLE} are the "
+                "most; say that the value stays in less with ice.bounded(value, low, high)",
+                node.place,
+            )
+        whole = range(int(span.low), int(span.high) + 1) if kind == "nearest" else (-1, 0, 1)
+        values = tuple(float(k) if kind == "nearest" else float(k == 0) for k in whole)
+        sharpness = 2.0 ** math.ceil(math.log2(_SURE_WHOLE / gap))
+        self.gaps[node] = gap
+        stairs = StairCurve(alpha, constant, whole[0], values, sharpness, gap)
+        return Pending(stairs, base, base_range)
 
     def _of_sum(self, node: Node) -> LinearForm:
         argument = node.args[0]

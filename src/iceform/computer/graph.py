@@ -6,14 +6,19 @@ that every operation spreads, and what lives in lane 0 is spread over the sample
 
 ===========  ====================================================================================
 constant     a number (``attr``)
-mask         ones in ``attr = (first, width)``, zeros elsewhere
+numbers      a vector of numbers (``attr``, a tuple)
+count        n, the number of samples
+index        which sample this is: 0, 1, ..., n - 1
 data         "x", the features of a sample, or "y", its target (``attr``)
 parameter    by name (``attr``)
 add, mul     of two nodes, elementwise
 apply        a scalar function, elementwise; ``attr`` is its tree, a formula's
 maximum,     of two nodes, elementwise
 minimum
-step         1 where the argument is positive, else 0: the value of a comparison
+step         1 where the argument is positive, else 0: the value of a comparison; with ``attr =
+             "or equal"`` also where it is 0
+whole        of the nearest whole number, ``attr = (what, gap)``: itself ("nearest"), or 1 where it
+             is 0 and else 0 ("zero"); the argument stays further than gap from every half
 sum          of the components
 mean         over the samples
 attend       :math:`\sum_i p_i v_i` with :math:`p = \mathrm{softmax}_i(q \cdot k_i + b_i)` over the
@@ -48,6 +53,8 @@ import torch
 from iceform.errors import CompileError, ProgramError
 
 V = TypeVar("V")
+
+CONSTANTS = ("constant", "numbers", "count", "index")  # operations without arguments
 
 
 @dataclass(frozen=True)
@@ -123,11 +130,21 @@ class Block:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of an algorithm: its default, and whether it is a vector."""
+    """A parameter of an algorithm: its default, and whether it is a vector, of which length.
+
+    A vector without a length is as long as x, and its default one number for all. ``whole`` says
+    that the default is written as a whole number: it is one where the program needs it to be.
+    """
 
     name: str
     default: float | tuple[float, ...]
     vector: bool = False
+    length: int | None = None
+    whole: bool = False
+
+    def width(self, dim: int) -> int | None:
+        """Components for samples of ``dim`` features; None for a scalar."""
+        return (self.length or dim) if self.vector else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,13 +159,14 @@ class Graph:
     packed: str = "one"  # how the author returned them: "one", "tuple", "list" or "dict"
     names: frozenset[str] = frozenset()  # that loops carry, needed or not
     place: SourceLine | None = None
+    whole: frozenset[str] = frozenset()  # parameters that have to be whole numbers
 
 
 class Arithmetic(Protocol[V]):
     """What a graph is run in: numbers, balls, ..."""
 
     def constant(self, node: Node) -> V:
-        """The value of a constant or a mask."""
+        """The value of what is known without data: one of :data:`CONSTANTS`."""
 
     def compute(self, node: Node, args: list[V]) -> V:
         """The value of an operation."""
@@ -181,7 +199,7 @@ class _GraphExecution(Generic[V]):
     def value(self, node: Node) -> V:
         if node.op in ("data", "parameter"):
             return self.given(node)
-        if node.op in ("constant", "mask"):
+        if node.op in CONSTANTS:
             return self.arithmetic.constant(node)
         return self.arithmetic.compute(node, [self.known[a] for a in node.args])
 
@@ -197,6 +215,7 @@ class _GraphExecution(Generic[V]):
         for carried, value in zip(loop.carried, state, strict=True):
             self.known[carried.result] = value
             self.seen(carried.state, value)
+            self.seen(carried.result, value)
 
     def _turns(self, loop: Loop) -> Iterator[bool]:
         if loop.count is not None:

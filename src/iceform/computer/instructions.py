@@ -184,8 +184,9 @@ class Write:
     """``scale`` times a datum, written into a variable before the first cycle.
 
     ``source`` is "x" (a sample's features), "y" (its target), "one" (the number 1), "samples" (n),
-    or the name of a parameter. It goes to the components ``first .. first + width - 1``; ``width =
-    None`` writes a scalar into every component of the machine.
+    "index" (which sample it is, from 0 on), or the name of a parameter. It goes to the components
+    ``first .. first + width - 1``; ``width = None`` writes a scalar into every component of the
+    machine.
     """
 
     source: str

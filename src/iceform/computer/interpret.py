@@ -49,6 +49,7 @@ def interpret(
     parameters: Mapping[str, Tensor],
     *,
     exact: bool = False,
+    tables_of: int | None = None,
     width: int | None = None,
     most_cycles: int = MOST_CYCLES,
     seen: Seen | None = None,
@@ -61,6 +62,8 @@ def interpret(
         The data, shapes (n, d) and (n,), and a tensor for every parameter.
     exact
         Whether F and G are the functions that the tables stand for.
+    tables_of
+        A line of the author's file whose instructions use their tables all the same.
     width
         Components of the machine; None for as many as the program needs.
     seen
@@ -68,7 +71,7 @@ def interpret(
     """
     width = assembly.width if width is None else width
     memory = written(assembly, X, y, parameters, width)
-    return _interpreted(assembly, memory, most_cycles, exact=exact, seen=seen)
+    return _interpreted(assembly, memory, most_cycles, exact=exact, tables_of=tables_of, seen=seen)
 
 
 def own_cycles(prompt: ProgramPrompt, most: int) -> int:
@@ -94,9 +97,9 @@ def own_cycles(prompt: ProgramPrompt, most: int) -> int:
 
 def _interpreted(
     assembly: Assembly, memory: dict[str, Tensor], most_cycles: int, *, exact: bool = False,
-    seen: Seen | None = None,
+    tables_of: int | None = None, seen: Seen | None = None,
 ) -> Interpreted:  # fmt: skip
-    run = _Interpreter(assembly, memory, exact)
+    run = _Interpreter(assembly, memory, exact, tables_of)
     address, cycles = 0, 0
     while True:
         instruction = assembly.fetch(address, float(run.memory[FLAG][0]))
@@ -118,8 +121,11 @@ def _interpreted(
 class _Interpreter:
     """Memory, and one cycle at a time."""
 
-    def __init__(self, assembly: Assembly, memory: dict[str, Tensor], exact: bool) -> None:
+    def __init__(
+        self, assembly: Assembly, memory: dict[str, Tensor], exact: bool, tables_of: int | None
+    ) -> None:
         self.assembly, self.memory, self.exact = assembly, memory, exact
+        self.tables_of = tables_of
         self.tables = {t.name: t for t in assembly.tables}
         self.result: Tensor | None = None
 
@@ -128,7 +134,8 @@ class _Interpreter:
         held = self.memory[i.dst]
         a, b = self._operand(i.a, held), self._operand(i.b, held)
         table = self.tables[i.table]
-        out = self._column(table, a + b, "f") - self._column(table, a - b, "g")
+        exact = self.exact and i.line != self.tables_of
+        out = self._column(table, a + b, "f", exact) - self._column(table, a - b, "g", exact)
         self.memory[i.dst] = out
         self.result = out
         return a + b, a - b, out
@@ -151,9 +158,9 @@ class _Interpreter:
             return torch.softmax(self.result @ rows.T, -1) @ rows
         return value
 
-    def _column(self, table: TablePair, z: Tensor, column: str) -> Tensor:
+    def _column(self, table: TablePair, z: Tensor, column: str, exact: bool) -> Tensor:
         values = getattr(table, column)
-        if self.exact:
+        if exact:
             function: ScalarFunction | None = getattr(table, f"exact_{column}")
             return torch.zeros_like(z) if function is None else function.call(z)
         if not values.any():

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from iceform.computer.exact import Exact, as_column, shown
 from iceform.computer.graph import (
+    CONSTANTS,
     MOST_TURNS,
     Arithmetic,
     Graph,
@@ -47,10 +48,13 @@ from iceform.computer.values import (
     emit,
     filled_like,
     is_number,
+    lifted,
     maximum,
     minimum,
+    one_hot,
     soft_threshold,
     where,
+    with_extremes,
 )
 from iceform.errors import ProgramError, ShapeError
 
@@ -65,6 +69,7 @@ __all__ = [
     "maximum",
     "mean",
     "minimum",
+    "one_hot",
     "reciprocal",
     "repeat",
     "soft_threshold",
@@ -172,7 +177,7 @@ def repeat(count: Any) -> Any:
         return _turns(scope, scope.arithmetic.whole(count.read()))
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise refuse(f"repeat takes a parameter or a whole number, got {count!r}", source_line())
-    scope = _scope_of(sys._getframe(1))
+    scope = scope_of(sys._getframe(1))
     return scope.repeat(constant(count)) if isinstance(scope, Tracer) else _turns(scope, count)
 
 
@@ -183,7 +188,7 @@ def _turns(scope: EagerScope, count: int) -> Iterator[Value]:
 
 def constant(number: float) -> Value:
     """A number as a value of the program, for a name that changes in a loop."""
-    return _number(_scope_of(sys._getframe(1)), number)
+    return _number(scope_of(sys._getframe(1)), number)
 
 
 def _number(scope: Any, number: float) -> Value:
@@ -200,19 +205,34 @@ def while_(condition: Value) -> bool:
     return condition.scope.goes_on(condition.read())  # type: ignore[attr-defined,no-any-return]
 
 
-def vector(value: float = 0.0) -> Vector:
-    """As the default of a parameter: a vector as long as x, filled with ``value``."""
-    return Vector(value)
+def vector(value: Any = 0.0, length: int | None = None) -> Vector:
+    """As the default of a parameter: a vector as long as x, filled with ``value``.
+
+    With a ``length`` it is as long as that, and ``value`` may be a list of as many numbers.
+    """
+    return Vector(value, length)
 
 
 class Vector:
     """The default of a parameter that is a vector."""
 
-    def __init__(self, value: float) -> None:
-        self.value = float(value)
+    def __init__(self, value: Any, length: int | None = None) -> None:
+        numbers = as_column(value, vector=True)
+        several = numbers.ndim == 1 and len(numbers) > 0 and length in (None, len(numbers))
+        filled = numbers.ndim == 0 and (length is None or length > 0)
+        if not (several or filled):
+            raise ProgramError(
+                f"ice.vector takes a number, or a list of numbers, and a length from 1 on; got "
+                f"{value!r} and {length!r}"
+            )
+        self.value: float | tuple[float, ...] = (
+            tuple(numbers.tolist()) if numbers.ndim else (float(numbers))
+        )
+        self.length = len(numbers) if numbers.ndim else length
 
     def __repr__(self) -> str:
-        return f"vector({self.value:g})"
+        shown = f"{self.value:g}" if isinstance(self.value, float) else str(list(self.value))
+        return f"vector({shown})"
 
 
 def _one_a_sample(word: str, value: Any) -> None:
@@ -224,7 +244,7 @@ def _one_a_sample(word: str, value: Any) -> None:
         raise refuse(f"{word} goes over the samples, and this value is one for all", source_line())
 
 
-def _scope_of(frame: FrameType | None) -> Any:
+def scope_of(frame: FrameType | None) -> Any:
     """The scope of the values that the nearest caller's names hold."""
     while frame is not None:
         for value in frame.f_locals.values():
@@ -260,7 +280,7 @@ class EagerScope:
 
     def emit(self, node: Node, args: tuple[Any, ...]) -> Any:
         """The value of an operation."""
-        if node.op in ("constant", "mask"):
+        if node.op in CONSTANTS:
             return self.arithmetic.constant(node)
         return self.arithmetic.compute(node, list(args))
 
@@ -276,7 +296,7 @@ class Algorithm:
     """A function of the language; calling it runs it on tensors."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
+        self.function = with_extremes(function)
         update_wrapper(self, function)
         self.name = function.__name__
 
@@ -317,13 +337,13 @@ class Algorithm:
                 self.place,
             )
         if isinstance(default, Vector):
-            return Parameter(argument.name, default.value, vector=True)
+            return Parameter(argument.name, default.value, vector=True, length=default.length)
         if not is_number(default):
             raise refuse(
                 f"parameter {argument.name} needs a number, or ice.vector(), as its default",
                 self.place,
             )
-        return Parameter(argument.name, float(default))
+        return Parameter(argument.name, float(default), whole=isinstance(default, int))
 
     def graph(self, dim: int) -> Graph:
         """The algorithm traced for samples of ``dim`` features."""
@@ -339,18 +359,26 @@ class Algorithm:
 
     def values(self, d: int, settings: dict[str, Any]) -> dict[str, Tensor]:
         """Every parameter's value, defaults filled in."""
+        self._check_names(settings)
+        return {p.name: _setting(p, settings.get(p.name), d) for p in self.parameters.values()}
+
+    def _check_names(self, settings: dict[str, Any]) -> None:
         unknown = set(settings) - set(self.parameters)
         if unknown:
             raise ProgramError(
                 f"{self.name} has no parameter {sorted(unknown)[0]!r}; it has "
                 f"{', '.join(self.parameters) or 'none'}"
             )
-        return {p.name: _setting(p, settings.get(p.name), d) for p in self.parameters.values()}
 
     def __call__(
         self, X: Float[Tensor, "n d"], y: Float[Tensor, " n"] | None = None, **settings: Any
     ) -> Any:
-        """Run on tensors in float64; what the function returns, as tensors."""
+        """Run on tensors in float64; what the function returns, as tensors.
+
+        On values of another algorithm's program it becomes part of that program.
+        """
+        if isinstance(X, Value):
+            return self._inside(X, y, settings)
         x = as_column(X, vector=True)
         targets = self.targets(x, y)
         if x.ndim != 2 or targets.shape != x.shape[:1]:
@@ -368,16 +396,30 @@ class Algorithm:
         return _unpacked(returned)
 
     def _width(self, name: str, d: int) -> int | None:
-        return d if self.parameters[name].vector else None
+        return self.parameters[name].width(d)
+
+    def _inside(self, x: Value, y: Any, settings: dict[str, Any]) -> Any:
+        """Called by an algorithm: what is not given has its default."""
+        self._check_names(settings)
+        given = {}
+        for name, argument in inspect.signature(self.function).parameters.items():
+            if name in self.parameters:
+                default = argument.default
+                if isinstance(default, Vector):
+                    fill = [default.value] * (self._width(name, len(x)) or 1)
+                    default = lifted(fill if isinstance(default.value, float) else default.value, x)
+                given[name] = settings.get(name, default)
+        return self.function(*(x, y)[: self.data], **given)
 
 
-def _setting(parameter: Parameter, given: Any, d: int) -> Tensor:
+def _setting(parameter: Parameter, given: Any, dim: int) -> Tensor:
     value = as_column(parameter.default if given is None else given, parameter.vector)
+    d = parameter.width(dim) or 1
     if parameter.vector and value.ndim == 0:
         value = value.expand(d)
     if not parameter.vector and value.numel() == 1:  # as parameters() returns it, say
         value = value.reshape(1)
-    if value.shape != ((d,) if parameter.vector else (1,)):
+    if value.shape != (d,):
         wanted = f"{d} numbers" if parameter.vector else "a number"
         raise ShapeError(
             f"parameter {parameter.name} must be {wanted}, got shape {tuple(value.shape)}"

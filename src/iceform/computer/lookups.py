@@ -341,8 +341,13 @@ Curve = Quadratic | Rational
 _Way = tuple[list[int], Interpolant, Curve | None]
 
 
+_STEEP = 32.0  # keys of which one entry alone counts: a staircase, and no short formula
+
+
 def closed_form(table: Interpolant, dtype: torch.dtype) -> Curve | None:
     """What a table is, where that is quicker than looking at its entries."""
+    if table.sharpness >= _STEEP:
+        return None
     return quadratic(table, torch.finfo(dtype).eps / 2) or rational(table, dtype)
 
 

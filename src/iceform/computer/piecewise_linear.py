@@ -31,7 +31,7 @@ from itertools import pairwise
 
 from iceform.arithmetic.intervals import above
 from iceform.computer.ranges import Range
-from iceform.computer.virtual import Curve, StepCurve
+from iceform.computer.virtual import Curve, JumpCurve, StepCurve
 from iceform.expressions.formulas import trees
 from iceform.expressions.formulas.calculus import canonical
 from iceform.expressions.formulas.pieces import pieces
@@ -101,7 +101,7 @@ class PiecewiseLinear:
 
 def piecewise_linear(curve: Curve, on: Range, eps: float) -> PiecewiseLinear | None:
     """The straight pieces of a curve; None where it has others, or where a table will do."""
-    if isinstance(curve, StepCurve) or not on.low < on.high or eps >= _TABLE * on.size:
+    if isinstance(curve, JumpCurve) or not on.low < on.high or eps >= _TABLE * on.size:
         return None
     return _pieces(curve, on.low, on.high)
 

@@ -199,6 +199,7 @@ def initial_memory(
     """
     x = data["x"]
     known = {**data, "one": x.new_ones(()), "samples": x.new_tensor(float(x.shape[-2]))}
+    known["index"] = torch.arange(x.shape[-2], dtype=x.dtype, device=x.device)
     return {
         v.name: _starts_with(v, known, x.shape[-2], width, assembly) for v in assembly.variables
     }
@@ -248,7 +249,7 @@ def _per_lane(write: Write, datum: Tensor, assembly: Assembly) -> Tensor:
     """A datum with an axis for lanes and one for components."""
     if write.source == "x":
         return datum
-    if write.source == "y":
+    if write.source in ("y", "index"):
         return datum[..., None]
     vector = assembly.parameters.get(write.source) is not None
     return datum[..., None, :] if vector else datum[..., None, None]

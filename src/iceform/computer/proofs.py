@@ -179,13 +179,14 @@ class Balls:
     turns: int = 0
 
     def constant(self, node: Node) -> Array:
-        """The value of a constant or a mask."""
+        """The value of what is known without data."""
         arb = ball_arithmetic().arb
         if node.op == "constant":
             return np.full(node.width or 1, arb(float(node.attr)), dtype=object)
-        first, width = node.attr
-        inside = [float(first <= k < first + width) for k in range(node.width or 1)]
-        return np.array([arb(v) for v in inside], dtype=object)
+        if node.op == "index":
+            return np.array([[arb(k)] for k in range(self.samples)], dtype=object)
+        numbers = (self.samples,) if node.op == "count" else node.attr
+        return np.array([arb(v) for v in numbers], dtype=object)
 
     def compute(self, node: Node, args: list[Array]) -> Array:
         """The value of an operation."""
@@ -220,14 +221,28 @@ class Balls:
         return np.frompyfunc(lambda u, v: u.min(v), 2, 1)(a, b)
 
     def _step(self, node: Node, a: Array) -> Array:
-        sizes = [abs(t) for t in a.flat]
-        least, surely = min(map(lowest, sizes)), min(map(uppermost, sizes))
-        self.nearest[node] = min(self.nearest.get(node, math.inf), least)
-        self.reached[node] = min(self.reached.get(node, math.inf), surely)
+        self._note(node, list(a.flat))
         if any(t.contains(0) for t in a.flat):
             raise UndecidedError("a comparison is too close to a tie to be decided", node.place)
         arb = ball_arithmetic().arb
         return np.frompyfunc(lambda t: arb(1 if t > 0 else 0), 1, 1)(a)
+
+    def _note(self, node: Node, apart: list[Any]) -> None:
+        """How near values came to where something jumps."""
+        sizes = [abs(t) for t in apart]
+        least, surely = min(map(lowest, sizes)), min(map(uppermost, sizes))
+        self.nearest[node] = min(self.nearest.get(node, math.inf), least)
+        self.reached[node] = min(self.reached.get(node, math.inf), surely)
+
+    def _whole(self, node: Node, a: Array) -> Array:
+        arb = ball_arithmetic().arb
+        near = [math.floor(float(t.mid()) + 0.5) for t in a.flat]
+        apart = [s * (t - k) + 0.5 for t, k in zip(a.flat, near, strict=True) for s in (1, -1)]
+        self._note(node, apart)
+        if not all(t > 0 for t in apart):
+            raise UndecidedError("which whole number is nearest cannot be decided", node.place)
+        found = [arb(int(k == 0) if node.attr[0] == "zero" else k) for k in near]
+        return np.array(found, dtype=object).reshape(a.shape)
 
     def _sum(self, node: Node, a: Array) -> Array:
         return a.sum(-1, keepdims=True)
@@ -381,6 +396,8 @@ def _watch(ranges: Ranges) -> Any:
             mend = (
                 "widen the bound that this line states"
                 if node.op == "bounded"
+                else "compile with an example that has such values, or state ice.bounded there"
+                if assumed.by == "example" and node.op != "state"
                 else f"compile with bounds={{{assumed.name!r}: ...}}"
             )
             error = refuse(
@@ -400,6 +417,14 @@ def _check_ties(balls: Balls, gaps: Mapping[Node, float]) -> None:
             raise UndecidedError(
                 "how near a comparison came to a tie cannot be decided", node.place
             )
+        if nearest < gap and node.op == "whole":
+            error = refuse(
+                f"a value came within {nearest:.3g} of the middle between two whole numbers, and "
+                f"this line needs {at_most(gap, '.6g')}: == and indices are for values that are "
+                "whole, such as torch.round(v); what is rounded may not lie half-way",
+                node.place,
+            )
+            raise PrecisionError(str(error))
         if nearest < gap:
             error = refuse(
                 f"a comparison came within {nearest:.3g} of a tie, and its table tells values "

@@ -11,7 +11,15 @@ grows. States that go on growing get a bound:
   operation has no range on that (a division, a root), and no value of the other sign was seen,
   none is assumed to come.
 
-Either is checked in every run: an answer whose states left their bounds is refused.
+**An example** (``compile(..., example=(X, y))``) is seen in place of random data, every value of
+it. What intervals make far larger than it was seen (:data:`_TOO_FAR`) is assumed to stay within
+:data:`_FAR` times what was seen; what is compared is held to :data:`_NEAR` times, since a
+comparison resolves a share of its range. Where a function has no range, a far larger one than it
+was seen to have, or is infinitely steep, its argument is assumed to stay within :data:`_NEAR` times
+what was seen, and as far from 0 less a factor of :data:`_NEARER`: of a value whose density at 0 is
+positive, the least of a fresh draw is below a thirty-second of the least seen in one case of 33.
+
+All of it is checked in every run: an answer whose values left their bounds is refused.
 """
 
 from __future__ import annotations
@@ -28,7 +36,7 @@ import torch
 from iceform import tuning
 from iceform.arithmetic import Interval, at_least, at_most, exactly
 from iceform.computer.exact import run_exactly
-from iceform.computer.graph import Block, Graph, Loop, LoopVariable, Node, refuse
+from iceform.computer.graph import CONSTANTS, Block, Graph, Loop, LoopVariable, Node, refuse
 from iceform.errors import BoundError, ProgramError
 from iceform.expressions.formulas import trees
 from iceform.expressions.formulas.calculus import derivative
@@ -36,6 +44,8 @@ from iceform.expressions.formulas.enclosing import jets
 from iceform.expressions.formulas.polynomials import line
 
 _SAFETY = 2.0
+# Of what was seen in an example; see above.
+_NEAR, _FAR, _TOO_FAR, _NEARER = 8.0, 32.0, 256.0, 32.0
 SAMPLED = 256  # samples of a draw at most: means of more vary less
 _LARGEST = 1e6  # a state that was seen larger than this is unbounded
 
@@ -122,6 +132,19 @@ class Range:
         high = self.high if self.high == old.high else _power_of_four(self.high)
         return Range(low, high)
 
+    def beyond(self) -> Range:
+        """Ends of what was seen moved on: those that face 0 nearer to it, the others further."""
+        low = self.low / _NEARER if self.low > 0 else self.low * _NEAR
+        high = self.high / _NEARER if self.high < 0 else self.high * _NEAR
+        return Range(low, high)
+
+    def around(self) -> Range:
+        """As a domain: as much as was seen once more at each end, but not beyond 0."""
+        more = max(self.high - self.low, 2.0**-10 * self.size)
+        low = max(self.low - more, self.low / _NEARER) if self.low > 0 else self.low - more
+        high = min(self.high + more, self.high / _NEARER) if self.high < 0 else self.high + more
+        return Range(0.0 if self.low == 0 else low, 0.0 if self.high == 0 else high)
+
     def holds(self, other: Range) -> bool:
         """Whether ``other`` lies within."""
         return self.low <= other.low and other.high <= self.high
@@ -165,12 +188,13 @@ def _outward(low: float, high: float) -> Range:
 
 @dataclass(frozen=True)
 class ProgramDomain:
-    """What the data and the parameters may be."""
+    """What the data and the parameters may be; ``features`` is of each feature, or empty."""
 
     x: Range
     y: Range
     parameters: Mapping[str, Range]
     samples: int
+    features: tuple[Range, ...] = ()
 
     def of(self, node: Node) -> Range:
         """The range of a datum or a parameter."""
@@ -180,7 +204,8 @@ class ProgramDomain:
 
     def check(self, X: Any, y: Any, parameters: Mapping[str, Any]) -> None:
         """Refuse data outside."""
-        self._check([("X", X, self.x), ("y", y, self.y)])
+        each = [(f"X[:, {j}]", X[..., j], r) for j, r in enumerate(self.features)]
+        self._check([*(each or [("X", X, self.x)]), ("y", y, self.y)])
         self.check_parameters(parameters)
 
     def check_parameters(self, parameters: Mapping[str, Any]) -> None:
@@ -197,7 +222,7 @@ class ProgramDomain:
                 mend = (
                     f"compile with {name}={wider}"
                     if name in self.parameters
-                    else f"scale the data, or compile with domain={{{name.lower()!r}: {wider}}}"
+                    else f"scale the data, or compile with domain={{{name[0].lower()!r}: {wider}}}"
                 )
                 raise BoundError(
                     f"{name} has the value {worst:.6g}, outside {allowed}, for which the program "
@@ -207,16 +232,16 @@ class ProgramDomain:
 
 @dataclass(frozen=True)
 class Assumed:
-    """A bound that was not proven: of ``node``, by the author or by what was seen."""
+    """A bound that was not proven: of ``node``, by the author, by runs, or by the example."""
 
     node: Node
     name: str
     range: Range
-    by_author: bool
+    by: str = "author"
 
     def __str__(self) -> str:
-        who = "you say" if self.by_author else "assumed, checked in every run"
-        return f"{self.name} in {self.range} ({who})"
+        who = {"author": "you say", "example": "as in the example, checked in every run"}
+        return f"{self.name} in {self.range} ({who.get(self.by, 'assumed, checked in every run')})"
 
 
 @dataclass
@@ -228,7 +253,8 @@ class Ranges:
     bounds: Mapping[str, Range]
     known: dict[Node, Range] = field(default_factory=dict)
     assumed: dict[Node, Assumed] = field(default_factory=dict)
-    _seen: dict[Node, Range] | None = None
+    example: Mapping[Node, Range] = field(default_factory=dict)  # every value's, if there is one
+    _seen: Mapping[Node, Range] | None = None
 
     def __getitem__(self, node: Node) -> Range:
         return self.known[node]
@@ -247,7 +273,23 @@ class Ranges:
         """One node, from its arguments."""
         if node.op in ("data", "parameter"):
             return self.domain.of(node)
+        found = self._ruled(node)
+        seen = self.example.get(node)
+        if seen is not None:
+            found = self._as_seen(node, seen, found)
         args = [self.known[a] for a in node.args]
+        if not found.finite and all(a.finite for a in args):
+            raise refuse(f"{_unbounded(node, args)}{self._made_of(node)}", node.place)
+        return found
+
+    def _ruled(self, node: Node) -> Range:
+        """By interval arithmetic."""
+        args = [self.known[a] for a in node.args]
+        if node.op in ("count", "index"):
+            most = float(self.domain.samples)
+            return Range(1.0, most) if node.op == "count" else Range(0.0, most - 1)
+        if node.op == "component":
+            return self._component(node.args[0], node.attr)
         found: Range = _RULES[node.op](node, args)
         if node.op == "mul":
             found = found.meet(self._powers(node))
@@ -255,10 +297,72 @@ class Ranges:
         if between is not None:
             found = found.meet(between)
         if node.op == "bounded":
-            self.assumed[node] = Assumed(node, _told(node), found, by_author=True)
-        if not found.finite and all(a.finite for a in args):
-            raise refuse(f"{_unbounded(node, args)}{self._made_of(node)}", node.place)
+            self.assumed[node] = Assumed(node, _told(node), found)
         return found
+
+    def _component(self, vector: Node, at: int) -> Range:
+        """Of one component: a feature has a domain of its own, and so has each part of a concat."""
+        if vector.op == "data" and self.domain.features:
+            return self.domain.features[at]
+        if vector.op != "concat":
+            return self.known[vector]
+        for part in vector.args:
+            if at < (part.width or 1):
+                return self.known[part] if part.width is None else self._component(part, at)
+            at -= part.width or 1
+        raise AssertionError(vector)
+
+    def _as_seen(self, node: Node, seen: Range, found: Range) -> Range:
+        """No larger than the example has it, and its argument no nearer to 0."""
+        if node.op == "step":
+            argument, most = node.args[0], _NEAR * self.example[node.args[0]].size
+            if 0 < 2 * most < self.known[argument].size:
+                self.known[argument] = self._narrowed(argument, Range(-most, most))
+            return found
+        if not seen.finite or seen.size == 0 or node.op in CONSTANTS:
+            return found
+        if node in self.assumed:
+            return found.meet(self.assumed[node].range)
+        if found.size <= _TOO_FAR * seen.size and not self._steep(node):
+            return found
+        if node.op == "apply" and line(node.attr) is None and node.args[0].op != "parameter":
+            argument = node.args[0]
+            self.known[argument] = self._narrowed(argument, self.example[argument].beyond())
+            return self._ruled(node)
+        return self._narrowed(node, Range(-_FAR * seen.size, _FAR * seen.size), found)
+
+    def _steep(self, node: Node) -> bool:
+        """Whether a function has an end of its range where no table holds it, as a root at 0."""
+        if node.op != "apply" or line(node.attr) is not None:
+            return False
+        at = self.known[node.args[0]]
+        return not all(map(math.isfinite, slope(node.attr, at.low, at.high)))
+
+    def _narrowed(self, node: Node, seen: Range, found: Range | None = None) -> Range:
+        """The range of a node with an assumption: ends that are proven are not checked."""
+        found = self.known[node] if found is None else found
+        if node.op == "state":  # its turns prove nothing once it is assumed
+            self._assume(node, node.name, seen, "example")
+            return seen
+        low, high = seen.low, seen.high
+        checked = Range(
+            low if low > found.low else -math.inf, high if high < found.high else math.inf
+        )
+        if checked.low > -math.inf or checked.high < math.inf:
+            old = self.assumed[node].range if node in self.assumed else checked
+            self._assume(node, self._named(node), checked.meet(old), "example")
+        return found.meet(checked)
+
+    def _named(self, node: Node) -> str:
+        """What an assumption calls a node; no two are called alike."""
+        if node in self.assumed:
+            return self.assumed[node].name
+        word = node.name or {"apply": "function", "mul": "product", "add": "sum"}.get(
+            node.op, node.op
+        )
+        name = f"{word} in line {node.place.line if node.place else '?'}"
+        alike = sum(a.name.partition(" (")[0] == name for a in self.assumed.values())
+        return f"{name} ({alike + 1})" if alike else name
 
     def _powers(self, node: Node) -> Range:
         """A product by its factors, equal ones together: (a v) v is a v^2, and v^2 >= 0."""
@@ -327,23 +431,26 @@ class Ranges:
         """States joined with what a turn makes of them, until they hold."""
         for carried in loop.carried:
             start = self.known[carried.start]
-            if carried.state in self.assumed and not self.assumed[carried.state].by_author:
+            if carried.state in self.assumed and self.assumed[carried.state].by == "runs":
                 del self.assumed[carried.state]  # of a turn around it, where less was known
             stated = None if carried.counter else self.bounds.get(carried.name)
             if stated is not None:
-                self._assume(carried.state, carried.name, stated.join(start), by_author=True)
+                self._assume(carried.state, carried.name, stated.join(start), "author")
         self._begin(loop)
         rounds = 0
         while growing := self._grown(loop, widen=rounds >= tuning.RANGES_PLAIN):
             rounds += 1
-            if rounds > tuning.RANGES_ROUNDS or isinstance(growing, ProgramError):
+            wrong = isinstance(growing, ProgramError) or self._past(growing)
+            if rounds > tuning.RANGES_ROUNDS or wrong:
                 if not self._bounded(loop, growing) and isinstance(growing, ProgramError):
                     raise growing
                 self._begin(loop)
                 rounds = 0
         for carried in loop.carried:
             start, new = self.known[carried.start], self.known[carried.next]
-            self.known[carried.result] = self._of_state(carried.state, start.join(new))
+            after = self._of_state(carried.state, start.join(new))
+            told = self.assumed.get(carried.result)
+            self.known[carried.result] = after if told is None else after.meet(told.range)
 
     def _begin(self, loop: Loop) -> None:
         """States as before the first turn, or as they are assumed."""
@@ -372,6 +479,11 @@ class Ranges:
                 grown.append(carried)
         return grown
 
+    def _past(self, growing: list[LoopVariable]) -> bool:
+        """Whether states have grown to more than the example's."""
+        seen = [(self.known[c.state], self.example.get(c.state)) for c in growing]
+        return any(s is not None and not r.size <= _TOO_FAR * s.size for r, s in seen)
+
     def _bounded(self, loop: Loop, growing: list[LoopVariable] | ProgramError) -> bool:
         """Whether states were given bounds: those that grow, or that grew until all went wrong."""
         if isinstance(growing, ProgramError):
@@ -382,7 +494,7 @@ class Ranges:
         return bool(growing) or self._one_signed(loop)
 
     def _bound(self, loop: Loop, carried: LoopVariable) -> None:
-        """Ends that moved go to twice what was seen."""
+        """Ends that moved go to a multiple of what was seen."""
         name, seen = carried.name, self._seen_of(carried.state).size
         if not seen <= _LARGEST:
             raise refuse(
@@ -391,11 +503,12 @@ class Ranges:
                 "loop so that it stays bounded",
                 loop.place,
             )
-        size = 2.0 ** math.ceil(math.log2(_SAFETY * max(seen, 2.0**-20)))
+        factor = _NEAR if self.example else _SAFETY
+        size = 2.0 ** math.ceil(math.log2(factor * max(seen, 2.0**-20)))
         start, known = self.known[carried.start], self.known[carried.state]
         low = known.low if known.low == start.low else min(-size, start.low)
         high = known.high if known.high == start.high else max(size, start.high)
-        self._assume(carried.state, name, Range(low, high), by_author=False)
+        self._assume(carried.state, name, Range(low, high), self._witness)
 
     def _one_signed(self, loop: Loop) -> bool:
         """Whether bounds on both sides of 0 became one-sided, as what was seen is."""
@@ -404,27 +517,32 @@ class Ranges:
             assumed, seen = self.assumed.get(carried.state), self._seen_of(carried.state)
             if (
                 assumed is None
-                or assumed.by_author
+                or assumed.by == "author"
                 or not assumed.range.low < 0 < assumed.range.high
             ):
                 continue
             if seen.low >= 0 or seen.high <= 0:
-                near = Range(seen.low / _SAFETY, assumed.range.high)
-                near = near if seen.low >= 0 else Range(assumed.range.low, seen.high / _SAFETY)
+                factor = _NEARER if self.example else _SAFETY
+                near = Range(seen.low / factor, assumed.range.high)
+                near = near if seen.low >= 0 else Range(assumed.range.low, seen.high / factor)
                 near = near.join(self.known[carried.start])
-                self._assume(carried.state, carried.name, near, by_author=False)
+                self._assume(carried.state, carried.name, near, self._witness)
                 changed |= near != assumed.range
         return changed
 
-    def _assume(self, node: Node, name: str, bound: Range, *, by_author: bool) -> None:
-        self.assumed[node] = Assumed(node, name, bound, by_author)
+    @property
+    def _witness(self) -> str:
+        return "example" if self.example else "runs"
+
+    def _assume(self, node: Node, name: str, bound: Range, by: str) -> None:
+        self.assumed[node] = Assumed(node, name, bound, by)
 
     def _of_state(self, state: Node, otherwise: Range) -> Range:
         return self.assumed[state].range if state in self.assumed else otherwise
 
     def _seen_of(self, node: Node) -> Range:
         if self._seen is None:
-            self._seen = _seen_in_runs(self.graph, self.domain)
+            self._seen = self.example or _seen_in_runs(self.graph, self.domain)
         return self._seen.get(node, Range(0.0, 0.0))
 
 
@@ -466,6 +584,12 @@ def _larger(node: Node, args: list[Range]) -> Range:
     return Range(max(a.low, b.low), max(a.high, b.high))
 
 
+def _whole(node: Node, args: list[Range]) -> Range:
+    if node.attr[0] == "zero" or not args[0].finite:
+        return Range(0.0, 1.0) if node.attr[0] == "zero" else args[0]
+    return Range(math.floor(args[0].low + 0.5), math.floor(args[0].high + 0.5))
+
+
 def _smaller(node: Node, args: list[Range]) -> Range:
     a, b = args
     return Range(min(a.low, b.low), min(a.high, b.high))
@@ -473,13 +597,14 @@ def _smaller(node: Node, args: list[Range]) -> Range:
 
 _RULES: dict[str, Any] = {
     "constant": lambda node, args: Range(node.attr, node.attr),
-    "mask": lambda node, args: Range(0.0, 1.0),
+    "numbers": lambda node, args: Range(min(node.attr), max(node.attr)),
     "add": lambda node, args: args[0] + args[1],
     "mul": lambda node, args: args[0] * args[1],
     "apply": lambda node, args: args[0].of(node.attr),
     "maximum": _larger,
     "minimum": _smaller,
     "step": lambda node, args: Range(0.0, 1.0),
+    "whole": _whole,
     "sum": lambda node, args: args[0].times(float(node.args[0].width)),
     "mean": lambda node, args: args[0],
     "attend": _attended,
@@ -513,16 +638,22 @@ def _unbounded(node: Node, args: list[Range]) -> str:
 # ---------------------------------------------------------------------------------------------
 
 
-def _seen_in_runs(graph: Graph, domain: ProgramDomain) -> dict[Node, Range]:
-    """Every state's range in runs on random data with the default parameters."""
-    seen: dict[Node, Range] = {}
+def seen_in_run(
+    graph: Graph, given: Mapping[str, torch.Tensor], seen: dict[Node, Range], most_turns: int
+) -> None:
+    """Join every node's range in an exact run with what was ``seen`` before."""
 
     def note(node: Node, value: torch.Tensor) -> None:
-        if node.op == "state":
-            low, high = (float(end) for end in value.aminmax())
-            now = Range(-math.inf, math.inf) if math.isnan(high - low) else Range(low, high)
-            seen[node] = now.join(seen.get(node, now))
+        low, high = (float(end) for end in value.aminmax())
+        now = Range(-math.inf, math.inf) if math.isnan(high - low) else Range(low, high)
+        seen[node] = now.join(seen.get(node, now))
 
+    run_exactly(graph, given, note, most_turns)
+
+
+def _seen_in_runs(graph: Graph, domain: ProgramDomain) -> dict[Node, Range]:
+    """Every value's range in runs on random data with the default parameters."""
+    seen: dict[Node, Range] = {}
     generator = torch.Generator().manual_seed(0)
     few = replace(domain, samples=min(domain.samples, SAMPLED))
     for draw in range(tuning.RANGES_DRAWS):
@@ -530,7 +661,7 @@ def _seen_in_runs(graph: Graph, domain: ProgramDomain) -> dict[Node, Range]:
         if draw % 2:
             given["y"] = _following(given["x"], given["y"], generator)
         try:
-            run_exactly(graph, given, note, tuning.RANGES_TURNS)
+            seen_in_run(graph, given, seen, tuning.RANGES_TURNS)
         except ProgramError:
             continue
     return seen
@@ -556,7 +687,7 @@ def drawn(
         "y": uniform(domain.y, domain.samples, 1),
     }
     for p in graph.parameters.values():
-        width = graph.dim if p.vector else 1
+        width = p.width(graph.dim) or 1
         given[p.name] = (
             uniform(domain.parameters[p.name], width)
             if p.vector
@@ -565,9 +696,12 @@ def drawn(
     return given
 
 
-def find_ranges(graph: Graph, domain: ProgramDomain, bounds: Mapping[str, Range]) -> Ranges:
-    """The range of every node of a graph."""
-    ranges = Ranges(graph, domain, bounds)
+def find_ranges(
+    graph: Graph, domain: ProgramDomain, bounds: Mapping[str, Range],
+    example: Mapping[Node, Range] | None = None,
+) -> Ranges:  # fmt: skip
+    """The range of every node of a graph; ``example`` is what was seen of each."""
+    ranges = Ranges(graph, domain, bounds, example=example or {})
     for name in set(bounds) - graph.names:
         raise refuse(
             f"bounds names {name!r}; the loops of this algorithm carry {sorted(graph.names)}",

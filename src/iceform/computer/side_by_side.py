@@ -12,6 +12,7 @@ lies in front, where it needs no moving.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ from iceform.computer.virtual import LinearForm, Read, Register, of_register
 
 if TYPE_CHECKING:
     from iceform.computer.emit import Emitter
+
+_LARGE = 2.0**14  # from which a value is multiplied with a mask of its own size
 
 
 def packed(
@@ -87,7 +90,9 @@ def _placed(fuser: Emitter, part: Node, offset: int, node: Node) -> list[Registe
 
 def _masked(fuser: Emitter, value: LinearForm, place: int, span: Range, node: Node) -> Register:
     out = Register("", node.samples, place + 1, span, clean=True)
-    fuser.product(out, value, of_register(fuser.mask(place, 1)), node, f"to component {place}")
+    size = 2.0 ** round(math.log2(value.range.size)) if value.range.size > _LARGE else 1.0
+    mask = of_register(fuser.mask(place, 1, size))
+    fuser.product(out, value, mask, node, f"to component {place}")
     # The components beyond the one are zero: a sum of them is the one.
     return out
 

@@ -13,6 +13,8 @@ is the polynomial to rounding on any range. Its error is proven once, on [-1, 1]
 graded at their kinks. The second curve of a pair is fitted on the grid of the first.
 
 **Comparisons** are two entries with keys +-s: offset + height tanh(s (z - at)), exact for itself.
+
+**Whole numbers** have an entry each, so steep that only the nearest one counts.
 """
 
 from __future__ import annotations
@@ -33,7 +35,14 @@ from iceform.arithmetic.units import UNIT
 from iceform.computer.graph import SourceLine, refuse
 from iceform.computer.instructions import TablePair
 from iceform.computer.ranges import Range, enclosed
-from iceform.computer.virtual import Curve, StepCurve, VirtualInstruction, steepest
+from iceform.computer.virtual import (
+    Curve,
+    JumpCurve,
+    StairCurve,
+    StepCurve,
+    VirtualInstruction,
+    steepest,
+)
 from iceform.errors import IceformError, PrecisionError
 from iceform.expressions import ScalarFunction
 from iceform.expressions.formulas import Formula, trees
@@ -71,10 +80,12 @@ class ProgramTables:
         """The table of an instruction."""
         f, g = instruction.f, instruction.g
         key: tuple[object, ...]
-        if isinstance(f, StepCurve) or isinstance(g, StepCurve):
-            step = f if isinstance(f, StepCurve) else g
-            span = instruction.plus if isinstance(f, StepCurve) else instruction.minus
+        if isinstance(f, JumpCurve) or isinstance(g, JumpCurve):
+            step = f if isinstance(f, JumpCurve) else g
+            span = instruction.plus if isinstance(f, JumpCurve) else instruction.minus
             key = (f, g, _power_of_two(span.size))
+            if isinstance(step, StairCurve):
+                return self._made(key, lambda name: _stairs(name, f, g, step, span))
             return self._made(key, lambda name: _comparison(name, f, g, step, span))
         span = _needed(instruction)
         if _low_degree(f) and _low_degree(g):
@@ -121,7 +132,7 @@ def _power_of_two(size: float) -> float:
 def _low_degree(curve: Curve | None) -> bool:
     if curve is None:
         return True
-    found = None if isinstance(curve, StepCurve) else polynomial(curve)
+    found = None if isinstance(curve, JumpCurve) else polynomial(curve)
     return found is not None and len(found) <= 3
 
 
@@ -161,7 +172,7 @@ def _column(curve: Curve | None, grid: Grid) -> _Column:
     nodes = grid.nodes
     if curve is None:
         return _Column(torch.zeros_like(nodes))
-    assert not isinstance(curve, StepCurve)
+    assert not isinstance(curve, JumpCurve)
     coefficients = polynomial(curve) or ()
     a0, a1, a2 = (float(c) for c in (*coefficients, *[Fraction(0)] * 3)[:3])
     offset = grid.spacing**2 / (2 * _SHARPNESS)
@@ -203,6 +214,8 @@ def _exact(curve: Curve | None) -> ScalarFunction | None:
         return None
     if isinstance(curve, StepCurve):
         return ScalarFunction(_Jump(curve), "a jump")
+    if isinstance(curve, StairCurve):
+        return ScalarFunction(_Stairs(curve), "of the nearest whole number")
     formula = Formula(curve, "z")
     return ScalarFunction(formula, str(formula))
 
@@ -215,9 +228,40 @@ class _Jump:
         return self.step.offset + self.step.height * torch.where(z > self.step.at, 1.0, -1.0).to(z)
 
 
+@dataclass(frozen=True)
+class _Stairs:
+    stairs: StairCurve
+
+    def __call__(self, z: Tensor) -> Tensor:
+        nearest = torch.floor(self.stairs.slope * z + self.stairs.shift + 0.5) - self.stairs.first
+        values = torch.tensor(self.stairs.values, dtype=z.dtype)
+        return values[nearest.clamp(0, len(values) - 1).long()]
+
+
 # ---------------------------------------------------------------------------------------------
 # comparisons
 # ---------------------------------------------------------------------------------------------
+
+
+def _stairs(
+    name: str, f: Curve | None, g: Curve | None, stairs: StairCurve, span: Range
+) -> TablePair:
+    """An entry for each whole number, counted from the middle one.
+
+    Logits are rounded like a shift of u by 2 u times their size over 2 c: ``jump`` is four times
+    that size over 2 c |slope|, which the budget takes the rounding of.
+    """
+    middle = stairs.first + len(stairs.values) // 2
+    k = torch.arange(len(stairs.values), dtype=torch.float64) + (stairs.first - middle)
+    double = 2 * stairs.sharpness * k
+    keys = stairs.slope * double, double * (stairs.shift - middle) - stairs.sharpness * k * k
+    values = torch.tensor(stairs.values, dtype=torch.float64)
+    column = _Column(values, stairs.moved(0.0) + stairs.off), _Column(torch.zeros_like(values))
+    size, most = _power_of_two(span.size * (1 + _ROOM)), float(k.abs().max())
+    reach = abs(stairs.slope) * size + abs(stairs.shift - middle) + most
+    jump = 4 * most * reach / abs(stairs.slope)
+    columns = column if g is None else column[::-1]
+    return _pair(name, keys, Range(-size, size), (f, g), columns, jump, stairs.gap)
 
 
 def _comparison(
@@ -270,7 +314,7 @@ def _up(value: float, step: float) -> float:
 
 
 def _bounded(curve: Curve | None, low: float, high: float) -> bool:
-    if curve is None or isinstance(curve, StepCurve):
+    if curve is None or isinstance(curve, JumpCurve):
         return True
     return all(map(math.isfinite, enclosed(curve, low, high)))
 
@@ -278,7 +322,7 @@ def _bounded(curve: Curve | None, low: float, high: float) -> bool:
 def _as_flat(f: Curve | None, g: Curve | None, wider: Range, low: float, high: float) -> bool:
     """Whether curves are not much steeper on a wider range: they may be singular at its end."""
     for curve in (f, g):
-        if curve is None or isinstance(curve, StepCurve):
+        if curve is None or isinstance(curve, JumpCurve):
             continue
         inside = steepest(curve, Range(low, high))
         flat = steepest(
@@ -325,7 +369,7 @@ def narrower(instruction: VirtualInstruction, eps: float) -> tuple[Range, Range]
     """
     curve = instruction.f if instruction.f is not None else instruction.g
     span = _needed(instruction)
-    if curve is None or isinstance(curve, StepCurve) or (instruction.f and instruction.g):
+    if curve is None or isinstance(curve, JumpCurve) or (instruction.f and instruction.g):
         return None
     for halvings in _NARROWER:
         cut = (span.high - span.low) * 2.0**-halvings
@@ -352,7 +396,7 @@ def _interpolants(
 
 
 def _tree(curve: Curve) -> trees.Node:
-    assert not isinstance(curve, StepCurve)
+    assert not isinstance(curve, JumpCurve)
     return curve
 
 

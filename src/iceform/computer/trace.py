@@ -34,6 +34,7 @@ from iceform.computer.graph import (
 )
 from iceform.computer.surroundings import Snapshot, Surroundings, instruction, live
 from iceform.computer.values import WORDS, Value, is_number
+from iceform.computer.whole_numbers import decide_half_way
 
 
 class Tracer:
@@ -431,9 +432,7 @@ def _traced(
     x = _given(tracer, Node("data", (), True, dim, "x", place, "x"))
     y = _given(tracer, Node("data", (), True, None, "y", place, "y"))
     settings = {
-        p.name: _given(
-            tracer, Node("parameter", (), False, dim if p.vector else None, p.name, place, p.name)
-        )
+        p.name: _given(tracer, Node("parameter", (), False, p.width(dim), p.name, place, p.name))
         for p in parameters.values()
     }
     try:
@@ -458,7 +457,8 @@ def _traced(
     block = tracer.blocks[0]
     names = frozenset(c.name for loop in block.loops() for c in loop.carried if not c.counter)
     live = _live(block, set(outputs.values()))
-    return Graph(name, dim, live, outputs, parameters, packed, names, place)
+    whole = decide_half_way(live, parameters)
+    return Graph(name, dim, live, outputs, parameters, packed, names, place, whole)
 
 
 def _unknown_word(error: AttributeError) -> Exception:

@@ -9,10 +9,12 @@ Torch's names for what the language has, ``torch.tanh(v)`` or ``v.tanh()``, are 
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
-from functools import partial, reduce
+from functools import partial, reduce, update_wrapper
 from numbers import Real
+from types import FunctionType
 from typing import Any, NoReturn, Protocol, TypeGuard
 
 import torch
@@ -21,13 +23,19 @@ from torch.nn import functional as F
 from iceform.computer.graph import Node, SourceLine, refuse, source_line
 from iceform.errors import CompileError
 from iceform.expressions.formulas import Formula, trees
+from iceform.expressions.formulas.polynomials import line
 
 _Z = trees.Variable()
 # What an author writes as ice.word(...).
 WORDS = (
-    "apply", "attend", "bounded", "concat", "constant", "maximum", "mean", "minimum", "reciprocal",
-    "repeat", "soft_threshold", "stored", "vector", "where", "while_", "zeros_like",
+    "apply", "argmax", "argmin", "at", "attend", "bounded", "concat", "constant", "count", "index",
+    "max", "maximum", "mean", "min", "minimum", "one_hot", "previous", "reciprocal", "repeat",
+    "running_sum", "soft_threshold", "stored", "sum", "vector", "where", "while_", "zeros_like",
 )  # fmt: skip
+# Whole numbers: a value counts as one within _WHOLE of it. What is rounded stays _APART from the
+# middle of two, and floor takes what is _APART below a whole number, or nearer, for the number
+# itself, and refuses it unless it is within 2^-32.
+_WHOLE, _APART = 2.0**-10, 2.0**-10
 
 
 class Scope(Protocol):
@@ -45,7 +53,7 @@ class Value:
     """A number or a vector, one of it (lane 0) or one a sample."""
 
     __slots__ = ("handle", "lost", "samples", "scope", "width")
-    __array_priority__ = 1000  # NumPy's scalars leave the operators to us
+    __array_ufunc__ = None  # NumPy leaves the operators to us
 
     def __init__(self, scope: Scope, handle: Any, samples: bool, width: int | None) -> None:
         self.scope, self.handle = scope, handle
@@ -60,7 +68,9 @@ class Value:
         return combine("add", self, other)
 
     def __radd__(self, other: Any) -> Value:
-        return self.apply(_operation("+", _literal(_checked(other)), _Z))
+        if not is_number(other):
+            return lifted(other, self) + self
+        return self.apply(_operation("+", _literal(other), _Z))
 
     def __sub__(self, other: Any) -> Value:
         if is_number(other):
@@ -68,15 +78,16 @@ class Value:
         return self + -_checked_value(other, self)
 
     def __rsub__(self, other: Any) -> Value:
-        return self.apply(_operation("-", _literal(_checked(other)), _Z))
+        if not is_number(other):
+            return lifted(other, self) - self
+        return self.apply(_operation("-", _literal(other), _Z))
 
     def __mul__(self, other: Any) -> Value:
         if is_number(other):
             return self.apply(_operation("*", _literal(other), _Z))
         return combine("mul", self, other)
 
-    def __rmul__(self, other: Any) -> Value:
-        return self * _checked(other)
+    __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> Value:
         if is_number(other):
@@ -86,7 +97,9 @@ class Value:
         return self * (1.0 / _checked_value(other, self))
 
     def __rtruediv__(self, other: Any) -> Value:
-        return self.apply(_operation("/", _literal(_checked(other)), _Z))
+        if not is_number(other):
+            return lifted(other, self) / self
+        return self.apply(_operation("/", _literal(other), _Z))
 
     def __pow__(self, exponent: Any) -> Value:
         if not is_number(exponent) or abs(float(exponent)) > 16:
@@ -99,12 +112,17 @@ class Value:
 
     def __rpow__(self, base: Any) -> Value:
         """exp(log(base) z)."""
-        if not float(_checked(base)) > 0:
+        if not is_number(base) or not float(base) > 0:
             raise refuse(f"powers of a number need one above 0, got {base!r}", source_line())
         return self.apply(_operation("exp", _operation("*", _operation("log", _literal(base)), _Z)))
 
     def __matmul__(self, other: Any) -> Value:
-        return (self * _checked_value(other, self)).sum()
+        rows = matrix(other)
+        return (self * other).sum() if rows is None else _side_by_side(rows.T, self)
+
+    def __rmatmul__(self, other: Any) -> Value:
+        rows = matrix(other)
+        return (self * other).sum() if rows is None else _side_by_side(rows, self)
 
     def __neg__(self) -> Value:
         return self.apply(_operation("neg", _Z))
@@ -124,8 +142,11 @@ class Value:
     def __lt__(self, other: Any) -> Value:
         return _step(other - self)
 
-    __ge__ = __gt__
-    __le__ = __lt__
+    def __ge__(self, other: Any) -> Value:
+        return _step(self - other, "or equal")
+
+    def __le__(self, other: Any) -> Value:
+        return _step(other - self, "or equal")
 
     def __and__(self, other: Value) -> Value:
         return self * other
@@ -137,11 +158,11 @@ class Value:
         return 1.0 - self
 
     def __eq__(self, other: object) -> Any:
-        raise refuse(
-            "no program can tell whether two real numbers are equal; use < or >, or "
-            "abs(a - b) < 0.5 for whole numbers",
-            source_line(),
-        )
+        """Of whole numbers; a run refuses others."""
+        return (self - other)._whole("zero", 0.5 - _WHOLE)
+
+    def __ne__(self, other: object) -> Any:
+        return 1.0 - (self == other)
 
     __hash__ = object.__hash__
 
@@ -149,7 +170,12 @@ class Value:
 
     def apply(self, tree: trees.Node) -> Value:
         """A scalar function of one variable, elementwise."""
-        return emit("apply", (self,), self.samples, self.width, tree)
+        at = self
+        if getattr(self.handle, "op", "") == "state" and line(tree) is None:
+            # What a loop begins a turn with, apart from what it ends with: that may be a 0 which
+            # nothing divides by.
+            at = emit("spread", (self,), self.samples, self.width)
+        return emit("apply", (at,), self.samples, self.width, tree)
 
     def sum(self) -> Value:
         """The sum of the components."""
@@ -169,14 +195,48 @@ class Value:
             )
         return self.sum() / self.width
 
+    def _whole(self, kind: str, gap: float) -> Value:
+        return emit("whole", (self,), self.samples, self.width, (kind, gap))
+
+    def __round__(self, digits: None = None) -> Value:
+        """The nearest whole number; a run refuses what lies half-way between two."""
+        if digits is not None:
+            raise refuse("round gives whole numbers; scale the value for digits", source_line())
+        return self._whole("nearest", 0.5 * _APART)
+
+    def __floor__(self) -> Value:
+        """The largest whole number that is not larger."""
+        return (self + (_APART - 0.5))._whole("nearest", _APART - 2.0**-32)
+
+    def __ceil__(self) -> Value:
+        """The smallest whole number that is not smaller."""
+        return -(-self).__floor__()
+
+    def __floordiv__(self, other: Any) -> Value:
+        return self.__truediv__(other).__floor__()
+
+    def __rfloordiv__(self, other: Any) -> Value:
+        return self.__rtruediv__(other).__floor__()
+
+    def __mod__(self, other: Any) -> Value:
+        return self.__sub__((self // other).__mul__(other))
+
+    def __rmod__(self, other: Any) -> Value:
+        return self.__rfloordiv__(other).__mul__(self).__rsub__(other)
+
+    def __divmod__(self, other: Any) -> tuple[Value, Value]:
+        return self // other, self % other
+
     def __getitem__(self, index: Any) -> Value:
+        if self.width is not None and isinstance(index, Value):
+            return (one_hot(index, self.width) * self).sum()
         if self.width is not None and isinstance(index, slice):
             return self._part(index)
         if self.width is None or not isinstance(index, int):
             raise refuse(
-                f"v[j] takes one component of a vector by a number that is known; got [{index!r}] "
-                f"on {self._shape}. Samples have no index: x and y are those of one sample, "
-                "ice.mean and ice.attend go over all",
+                f"v[j] takes a component of a vector, by a number or by a whole value of the "
+                f"program; got [{index!r}] on {self._shape}. x and y are those of one sample: "
+                "ice.mean and ice.attend go over all, and ice.at(v, j) reads sample j",
                 source_line(),
             )
         if not -self.width <= index < self.width:
@@ -243,13 +303,6 @@ class Value:
             "a vector is not written to in part; ice.concat makes one of parts", source_line()
         )
 
-    def __floordiv__(self, *_: Any) -> NoReturn:
-        raise refuse(
-            "//, % and round are not words of the language: they jump everywhere", source_line()
-        )
-
-    __rfloordiv__ = __mod__ = __rmod__ = __divmod__ = __round__ = __floordiv__
-
     def __getattr__(self, name: str) -> Callable[..., Value]:
         """``v.tanh()`` is torch.tanh(v)."""
         if name.startswith("__"):
@@ -292,8 +345,8 @@ def function(name: str, value: Value) -> Value:
     return value.apply(_operation(name, _Z))
 
 
-def _step(difference: Value) -> Value:
-    return emit("step", (difference,), difference.samples, difference.width)
+def _step(difference: Value, how: str | None = None) -> Value:
+    return emit("step", (difference,), difference.samples, difference.width, how)
 
 
 def emit(
@@ -330,25 +383,59 @@ def is_number(value: Any) -> TypeGuard[Real]:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _checked(value: Any) -> Real:
-    if not is_number(value):
+def matrix(value: Any) -> torch.Tensor | None:
+    """A matrix of numbers; None for anything else."""
+    if isinstance(value, Value) or is_number(value):
+        return None
+    try:
+        rows = torch.as_tensor(value, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return rows if rows.ndim == 2 else None
+
+
+def _side_by_side(rows: torch.Tensor, value: Value) -> Value:
+    """The inner products of rows of numbers with a vector."""
+    parts = tuple((value * row).sum() for row in rows)
+    return emit("concat", parts, value.samples, len(parts))
+
+
+def lifted(value: Any, beside: Value) -> Value:
+    """A list, an array or a tensor of numbers, or one number, as a value."""
+    if isinstance(value, Value):
+        return value
+    try:
+        numbers = torch.as_tensor(value, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise foreign(value) from None
+    if numbers.ndim > 1 or not numbers.numel() or not bool(torch.isfinite(numbers).all()):
         raise foreign(value)
-    return value
+    width = len(numbers) if numbers.ndim else None
+    attr = tuple(numbers.tolist()) if numbers.ndim else float(numbers)
+    node = Node("constant" if width is None else "numbers", (), False, width, attr, source_line())
+    return Value(beside.scope, beside.scope.emit(node, ()), False, width)
+
+
+def one_hot(index: Value, length: int) -> Value:
+    """A vector of ``length`` components: 1 at ``index``, a whole number, and 0 elsewhere."""
+    if not isinstance(index, Value) or index.width is not None:
+        raise refuse("one_hot takes one whole number of the program", source_line())
+    found: Value = lifted(range(length), index) == index
+    return found
 
 
 def _checked_value(value: Any, beside: Value) -> Value:
-    if not isinstance(value, Value):
-        raise foreign(value)
-    if value.scope is not beside.scope:
+    found = lifted(value, beside)
+    if found.scope is not beside.scope:
         raise refuse("a value of another run of an algorithm is used here", source_line())
-    return value
+    return found
 
 
 def foreign(value: Any) -> CompileError:
     """The refusal of what belongs to no program."""
     return refuse(
-        f"got {type(value).__name__}, where a number or a value of the program belongs; pass "
-        "arrays as data or as parameters",
+        f"got {type(value).__name__}, where a value of the program, a number or a list of finite "
+        "numbers belongs; a matrix A is for A @ v, and larger arrays are passed as data",
         source_line(),
     )
 
@@ -417,6 +504,46 @@ def minimum(a: Any, b: Any) -> Value:
     return _extreme("minimum", a, b)
 
 
+def with_extremes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, whose ``max`` and ``min`` take values too.
+
+    Python's ask which of two is larger while the program is being written. A function looks names
+    up in its builtins last, and gets other ones only by being made anew.
+    """
+    if not isinstance(function, FunctionType):
+        return function
+    code, scope = function.__code__, function.__globals__
+    names = [n for n in _EXTREMES if n in code.co_names and n not in scope]
+    if not names:
+        return function
+    before = scope["__builtins__"]
+    known = before if isinstance(before, dict) else vars(before)
+    scope["__builtins__"] = {**known, **{n: _EXTREMES[n] for n in names}}
+    try:
+        made = FunctionType(code, scope, function.__name__, function.__defaults__,
+                            function.__closure__)  # fmt: skip
+    finally:
+        scope["__builtins__"] = before
+    made.__kwdefaults__ = function.__kwdefaults__
+    update_wrapper(made, function)
+    return made
+
+
+def _python_extreme(
+    name: str, word: Callable[[Any, Any], Value], *values: Any, **options: Any
+) -> Any:
+    several = list(values[0]) if len(values) == 1 else list(values)
+    if options or not any(isinstance(v, Value) for v in several):
+        return getattr(builtins, name)(*values, **options)
+    return reduce(word, several)
+
+
+_EXTREMES = {
+    "max": partial(_python_extreme, "max", maximum),
+    "min": partial(_python_extreme, "min", minimum),
+}
+
+
 def clamp(value: Any, min: Any = None, max: Any = None) -> Value:
     """No less than ``min`` and no more than ``max``."""
     value = value if min is None else maximum(value, min)
@@ -473,9 +600,17 @@ def soft_threshold(value: Value, threshold: Any = 0.5) -> Value:
     return function("relu", value - threshold) - function("relu", -value - threshold)
 
 
+def _product(a: Any, b: Any) -> Value:
+    """A tensor's own @ would ask us again."""
+    found: Value = a @ b if isinstance(a, Value) else b.__rmatmul__(a)
+    return found
+
+
 def filled_like(value: Value, number: float) -> Value:
     """A number in the shape of ``value``, one for all."""
-    node = Node("constant", (), False, value.width, float(_checked(number)), source_line())
+    if not is_number(number):
+        raise foreign(number)
+    node = Node("constant", (), False, value.width, float(number), source_line())
     return Value(value.scope, value.scope.emit(node, ()), False, value.width)
 
 
@@ -488,6 +623,17 @@ _SEVERAL: dict[Any, Callable[..., Any]] = {
     torch.neg: lambda a: -a,
     torch.pow: lambda a, b: a**b,
     torch.square: lambda a: a**2,
+    torch.round: round,
+    torch.floor: lambda a: a.__floor__(),
+    torch.ceil: lambda a: a.__ceil__(),
+    torch.floor_divide: lambda a, b: a // b,
+    torch.remainder: lambda a, b: a % b,
+    torch.eq: lambda a, b: a == b,
+    torch.ne: lambda a, b: a != b,
+    torch.gt: lambda a, b: a > b,
+    torch.ge: lambda a, b: a >= b,
+    torch.lt: lambda a, b: a < b,
+    torch.le: lambda a, b: a <= b,
     torch.reciprocal: lambda a: 1.0 / a,
     torch.rsqrt: lambda a: a ** (-0.5),
     torch.maximum: maximum,
@@ -498,7 +644,7 @@ _SEVERAL: dict[Any, Callable[..., Any]] = {
     torch.sum: lambda a: a.sum(),
     torch.mean: lambda a: a.mean(),
     torch.dot: lambda a, b: a @ b,
-    torch.matmul: lambda a, b: a @ b,
+    torch.matmul: _product,
     torch.inner: lambda a, b: a @ b,
     torch.lerp: lambda a, b, weight: a + weight * (b - a),
     torch.max: lambda a, b=None: _largest(a) if b is None else maximum(a, b),
@@ -531,8 +677,15 @@ _METHODS = {_name(func): func for func in (*_UNARY, *_SEVERAL)}
 def call(func: Any, *args: Any, **kwargs: Any) -> Value:
     """A torch function on values, or what is called so as a method of a value."""
     func = _METHODS.get(func, func)
+    if func not in _UNARY and func not in _SEVERAL:  # a tensor's own method, given a value
+        func = _METHODS.get(_name(func).strip("_"), func)
+    beside = next((a for a in (*args, *kwargs.values()) if isinstance(a, Value)), None)
+    if beside is not None:
+        args = tuple(
+            lifted(a, beside) if isinstance(a, torch.Tensor) and a.ndim < 2 else a for a in args
+        )
     for argument in (*args, *kwargs.values()):
-        if isinstance(argument, torch.Tensor):
+        if isinstance(argument, torch.Tensor) and func is not torch.matmul:
             raise foreign(argument)
     if func in _UNARY:
         if kwargs.get("inplace") is False:
@@ -546,6 +699,6 @@ def call(func: Any, *args: Any, **kwargs: Any) -> Value:
     known = sorted({*map(_name, _UNARY), *map(_name, _SEVERAL)})
     raise refuse(
         f"torch's {_name(func)} is not a word of the language; it has {', '.join(known)}, and any "
-        "ice.Formula. There are no matrices: mean(x x') times v is ice.mean(x * (x @ v))",
+        "ice.Formula. Matrices are of numbers, A @ v; mean(x x') times v is ice.mean(x * (x @ v))",
         source_line(),
     )

@@ -19,6 +19,7 @@ Curves are trees of formulas and steps; what is known of them stands here too.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -86,8 +87,12 @@ class Read:
         return f"{self.how}[{self.register.name}]"
 
 
+class JumpCurve:
+    """A curve that jumps: no formula, but a table of its own kind."""
+
+
 @dataclass(frozen=True)
-class StepCurve:
+class StepCurve(JumpCurve):
     r"""The curve of a comparison: ``offset + height tanh(sharpness (z - at))``.
 
     It is two table entries, with keys +-sharpness and values offset +- height, and so exact for
@@ -107,7 +112,39 @@ class StepCurve:
         return abs(self.height) * 2.0 * math.exp(-2.0 * self.sharpness * self.gap)
 
 
-Curve = trees.Node | StepCurve
+@dataclass(frozen=True)
+class StairCurve(JumpCurve):
+    r"""A function of the whole number that is nearest to ``slope z + shift``.
+
+    It is one entry for each whole number k from ``first`` on, with the logit -c (u - k)^2 at u =
+    slope z + shift, c the sharpness, but for what all entries share. Further than ``gap`` from the
+    middle of two whole numbers, a neighbour of the nearest weighs at most e^(-2 c gap), and all
+    others together at most three times that, since they fall off faster. ``off`` is as of a step.
+    """
+
+    slope: float
+    shift: float
+    first: int
+    values: tuple[float, ...]
+    sharpness: float
+    gap: float
+    off: float = 0.0
+
+    def moved(self, by: float) -> float:
+        """What it is off by for an argument z that is off by so much."""
+        apart = 2 * self.sharpness * (self.gap - abs(self.slope) * by)
+        spread = max(self.values) - min(self.values)
+        return spread * min(1.0, 3 * math.exp(-max(0.0, min(apart, 700.0))))
+
+    def with_values(self, change: Callable[[Fraction], Fraction], grown: Fraction) -> StairCurve:
+        """The curve of changed values; what was off grows by a factor."""
+        exact = [change(Fraction(v)) for v in self.values]
+        values = tuple(map(float, exact))
+        rounded = max(abs(Fraction(v) - e) for v, e in zip(values, exact, strict=True))
+        return replace(self, values=values, off=above(abs(grown) * Fraction(self.off) + rounded))
+
+
+Curve = trees.Node | StepCurve | StairCurve
 
 
 @dataclass(eq=False)
@@ -299,6 +336,8 @@ def steepest(curve: Curve, on: Range) -> float:
     """Bound of the slope of a curve away from the gap of a step."""
     if isinstance(curve, StepCurve):
         return 2 * curve.sharpness * curve.beside()
+    if isinstance(curve, StairCurve):
+        return 2 * curve.sharpness * abs(curve.slope) * curve.moved(0.0)
     low, high = (
         slope(curve, on.low, on.high)
         if on.low < on.high
@@ -311,6 +350,8 @@ def mirrored(curve: Curve) -> Curve:
     """The curve of -z."""
     if isinstance(curve, StepCurve):
         return replace(curve, at=-curve.at, height=-curve.height)
+    if isinstance(curve, StairCurve):
+        return replace(curve, slope=-curve.slope)
     return compose(curve, affine(-1.0, 0.0))
 
 
@@ -318,6 +359,8 @@ def negative(curve: Curve) -> Curve:
     """-curve."""
     if isinstance(curve, StepCurve):
         return replace(curve, offset=-curve.offset, height=-curve.height)
+    if isinstance(curve, StairCurve):
+        return curve.with_values(lambda v: -v, Fraction(1))
     return operation("neg", curve)
 
 
@@ -326,6 +369,8 @@ def times(curve: Curve, factor: float) -> Curve:
     if isinstance(curve, StepCurve):
         off = above(abs(Fraction(factor)) * Fraction(curve.off))
         return replace(curve, offset=factor * curve.offset, height=factor * curve.height, off=off)
+    if isinstance(curve, StairCurve):
+        return curve.with_values(lambda v: Fraction(factor) * v, Fraction(factor))
     return operation("*", factor, curve)
 
 
@@ -340,19 +385,21 @@ def scale_of(range: Range) -> float:
 
 
 def at_zero(curve: Curve) -> float:
-    """The value at 0; 1 for a step, which has none there."""
-    if isinstance(curve, StepCurve):
+    """The value at 0; 1 for a curve that jumps, which is not exactly 0 there."""
+    if isinstance(curve, JumpCurve):
         return 1.0
     return float(evaluate(curve, torch.zeros(1, dtype=torch.float64)))
 
 
 def scaled_curve(curve: Curve, tree: trees.Node) -> Curve | None:
-    """tree(curve(z)); None where the curve is a step and the tree no line."""
-    if not isinstance(curve, StepCurve):
+    """tree(curve(z)); None where the curve jumps and the tree is no line."""
+    if not isinstance(curve, JumpCurve):
         return compose(tree, curve)
     if line(tree) is None:
         return None
     intercept, slope = (*(polynomial(tree) or ()), Fraction(0), Fraction(0))[:2]
+    if isinstance(curve, StairCurve):
+        return curve.with_values(lambda v: slope * v + intercept, slope)
     ends = slope * Fraction(curve.offset) + intercept, slope * Fraction(curve.height)
     offset, height = map(float, ends)
     rounded = abs(ends[0] - Fraction(offset)) + abs(ends[1] - Fraction(height))
@@ -362,7 +409,7 @@ def scaled_curve(curve: Curve, tree: trees.Node) -> Curve | None:
 
 def paired(p: Pending, q: Pending) -> FunctionPair | None:
     """Both added up as one instruction, where one is a curve of a + b and the other of a - b."""
-    if isinstance(p.curve, StepCurve) or isinstance(q.curve, StepCurve):
+    if isinstance(p.curve, JumpCurve) or isinstance(q.curve, JumpCurve):
         return None
     mine, theirs = dict(p.of.terms), dict(q.of.terms)
     if mine.keys() != theirs.keys():
@@ -380,8 +427,8 @@ def paired(p: Pending, q: Pending) -> FunctionPair | None:
     flip = affine(sign, 0.0)
     # p is of sign (a + b) or sign (a - b), and q of the other.
     sums, differences = (p, q) if sign == with_other else (q, p)
-    assert not isinstance(sums.curve, StepCurve)
-    assert not isinstance(differences.curve, StepCurve)
+    assert not isinstance(sums.curve, JumpCurve)
+    assert not isinstance(differences.curve, JumpCurve)
     f = compose(sums.curve, flip)
     g = operation("neg", compose(differences.curve, flip))
     return FunctionPair(f, g, tuple(same), tuple(other))

@@ -154,8 +154,8 @@ class _DescentForms:
     # ----------------------------------------------------------------------------- as arithmetic
 
     def constant(self, node: Node) -> _DescentForm:
-        if node.op == "mask":
-            raise self.no("it treats components of a vector apart", node.place)
+        if node.op != "constant":
+            raise self.no("it treats components or samples apart", node.place)
         value = Fraction(float(node.attr))
         return _DescentForm(state={}) if node.width is not None and not value else _number(value)
 

@@ -22,9 +22,8 @@ def main(words: Sequence[str]) -> int:
     options = _parser().parse_args(words)
     from iceform import compile
 
-    found = _algorithm(options.file, options.name)
-    stated = dict(map(_range, options.ranges))
-    given = {n: stated.pop(n) for n in set(stated) & set(found.parameters)}
+    found = algorithm_in(options.file, options.name)
+    given, stated = ranges_of(found, options.ranges)
     program = compile(
         found, options.dim, options.samples, domain=options.bound, eps=options.eps, bounds=stated,
         **given,
@@ -43,22 +42,37 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Example: iceform compile lasso.py --explain",
     )
     add = parser.add_argument
-    add("file", type=Path, help="a Python file with an @ice.algorithm in it")
-    add("--name", help="which one, where the file has several")
+    add_program(parser)
     add("--dim", type=int, default=4, help="features of a sample (%(default)s)")
     add("--samples", type=int, default=20, help="the most samples (%(default)s)")
     add("--bound", type=float, default=1.0, help="|x| and |y| are at most this (%(default)s)")
-    add("--eps", type=float, default=1e-8, help="the error that tables are made for (%(default)s)")
-    add(
-        "--range", dest="ranges", action="append", default=[], metavar="NAME=LOW,HIGH",
-        help="of a parameter or of a name that a loop changes, as lr=0.1,1; again for more",
-    )  # fmt: skip
     add("--explain", action="store_true", help="print instructions, tables and errors")
     add_json(parser)
     return parser
 
 
-def _algorithm(file: Path, name: str | None) -> Algorithm:
+def add_program(parser: argparse.ArgumentParser) -> None:
+    """The options that say which program: file, name, eps, ranges."""
+    add = parser.add_argument
+    add("file", type=Path, help="a Python file with an @ice.algorithm in it")
+    add("--name", help="which one, where the file has several")
+    add("--eps", type=float, default=1e-8, help="the error that tables are made for (%(default)s)")
+    add(
+        "--range", dest="ranges", action="append", default=[], metavar="NAME=LOW,HIGH",
+        help="of a parameter or of a name that a loop changes, as lr=0.1,1; again for more",
+    )  # fmt: skip
+
+
+def ranges_of(
+    found: Algorithm, texts: Sequence[str]
+) -> tuple[dict[str, tuple[float, float]], dict[str, tuple[float, float]]]:
+    """Stated ranges: those of parameters, and those of names that loops change."""
+    stated = dict(map(_range, texts))
+    return {n: stated.pop(n) for n in set(stated) & set(found.parameters)}, stated
+
+
+def algorithm_in(file: Path, name: str | None) -> Algorithm:
+    """The algorithm that a Python file defines."""
     import runpy
     import traceback
 

@@ -79,7 +79,7 @@ class TextEmitter:
 
     def _terms_of(self, node: Node) -> list[ScalarTerm]:
         """The components of a node as terms of its arguments'."""
-        if node.op in ("constant", "mask", "data", "parameter"):
+        if node.op in ("constant", "numbers", "data", "parameter"):
             return self._given(node)
         args = [self._components(a) for a in node.args]
         if node.op in _WHOLE:
@@ -105,9 +105,8 @@ class TextEmitter:
         width = node.width or 1
         if node.op == "constant":
             return [self.terms.constant(float(node.attr))] * width
-        if node.op == "mask":
-            first, count = node.attr
-            return [self.terms.constant(int(first <= k < first + count)) for k in range(width)]
+        if node.op == "numbers":
+            return [self.terms.constant(v) for v in node.attr]
         if node.op == "parameter":
             given = self.parameters[node.attr].reshape(-1).tolist()
             return [self.terms.constant(given[k if len(given) > 1 else 0]) for k in range(width)]
@@ -556,7 +555,11 @@ _EACH: dict[str, Callable[..., ScalarTerm]] = {  # component by component
     "mul": lambda terms, node, a, b: terms.product(a, b),
     "maximum": lambda terms, node, a, b: terms.call("max", a, b),
     "minimum": lambda terms, node, a, b: terms.call("min", a, b),
-    "step": lambda terms, node, a: terms.call("step", a),
+    "step": lambda terms, node, a: (
+        terms.affine(terms.call("step", terms.affine(a, Fraction(-1))), Fraction(-1), 1)
+        if node.attr
+        else terms.call("step", a)
+    ),
     "apply": lambda terms, node, a: terms.formula(node.attr, a),
     **dict.fromkeys(("spread", "bounded", "stored"), lambda terms, node, a: a),
 }

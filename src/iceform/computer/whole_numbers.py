@@ -1,0 +1,109 @@
+"""Which values of a graph are whole numbers, told from the graph alone.
+
+Two whole numbers are equal or at least 1 apart, so a comparison of them is decided half-way: ``i <
+n`` is a question about n - i - 1/2, which is never 0. Real numbers have no such luck, and equal
+ones are a tie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+
+from iceform.computer.graph import Block, Loop, Node, Parameter
+from iceform.expressions.formulas import trees
+
+_FUNCTIONS = frozenset({"+", "-", "*", "neg", "abs", "max", "min", "relu", "sign", "step", "clip"})
+_COMBINED = frozenset(
+    ["add", "mul", "maximum", "minimum", "sum", "component", "concat", "spread", "bounded"]
+) | {"stored"}
+
+
+def decide_half_way(block: Block, parameters: Mapping[str, Parameter]) -> frozenset[str]:
+    """Move every comparison of whole numbers, in place, to the middle of two of them.
+
+    Returns the parameters that these comparisons take for whole, since their defaults are.
+    """
+    counts = {loop.count for loop in block.loops()}
+    known = {node: True for node in counts if node is not None}
+    known |= {n: True for n in block.walk() if n.op == "parameter" and parameters[n.attr].whole}
+    _note(block, known)
+    todo = _move(block, known)
+    before: dict[Node, tuple[Node, ...]] = {
+        c.state: (c.start, c.next) for loop in block.loops() for c in loop.carried
+    }
+    before |= {c.result: (c.state,) for loop in block.loops() for c in loop.carried}
+    seen: set[Node] = set()
+    while todo:
+        node = todo.pop()
+        if node not in seen:
+            seen.add(node)
+            todo += [a for a in (*node.args, *before.get(node, ())) if known[a]]
+    return frozenset(n.attr for n in seen if n.op == "parameter")
+
+
+def _note(block: Block, known: dict[Node, bool]) -> None:
+    for item in block.items:
+        if isinstance(item, Loop):
+            _note_loop(item, known)
+        else:
+            known[item] = known.get(item, False) or _whole(item, known)
+
+
+def _note_loop(loop: Loop, known: dict[Node, bool]) -> None:
+    """States are whole that begin so and that every turn keeps so."""
+    for c in loop.carried:
+        known[c.state] = known[c.start]
+    while True:
+        inside = dict(known)
+        _note(loop.body, inside)
+        spoilt = [c for c in loop.carried if inside[c.state] and not inside[c.next]]
+        if not spoilt:
+            break
+        for c in spoilt:
+            known[c.state] = False
+    known |= inside
+    for c in loop.carried:
+        known[c.result] = known[c.state]
+
+
+def _whole(node: Node, known: dict[Node, bool]) -> bool:
+    if node.op in ("count", "index", "step", "whole"):
+        return True
+    if node.op in ("constant", "numbers"):
+        numbers = node.attr if node.op == "numbers" else (node.attr,)
+        return all(float(v).is_integer() for v in numbers)
+    if node.op == "apply":
+        return known[node.args[0]] and _keeps(node.attr)
+    if node.op == "mul" and {a.op for a in node.args} == {"mean", "count"}:  # a sum over samples
+        return all(known[a.args[0]] for a in node.args if a.op == "mean")
+    return node.op in _COMBINED and all(known[a] for a in node.args)
+
+
+def _keeps(tree: trees.Node) -> bool:
+    """Whether a function of whole numbers has whole values, told from how it is written."""
+    if isinstance(tree, trees.Variable):
+        return True
+    if isinstance(tree, trees.Number):
+        return tree.name is None and tree.value.denominator == 1
+    if tree.name == "^":
+        base, exponent = tree.arguments
+        return _keeps(base) and isinstance(exponent, trees.Number) and exponent.value in range(1, 9)
+    return tree.name in _FUNCTIONS and all(map(_keeps, tree.arguments))
+
+
+def _move(block: Block, known: dict[Node, bool]) -> list[Node]:
+    """Returns what is compared."""
+    compared: list[Node] = []
+    for item in list(block.items):
+        if isinstance(item, Loop):
+            compared += _move(item.body, known)
+        elif item.op == "step" and known[item.args[0]]:
+            (argument,) = item.args
+            half = trees.Number(Fraction(1, 2) if item.attr else Fraction(-1, 2))
+            tree = trees.Operation("+", (trees.Variable(), half))
+            moved = Node("apply", item.args, argument.samples, argument.width, tree, item.place)
+            block.items.insert(block.items.index(item), moved)
+            object.__setattr__(item, "args", (moved,))  # nobody has seen the graph yet
+            compared.append(argument)
+    return compared
