@@ -116,7 +116,6 @@ SCALAR_MOST = 16  # more kinks than this is not a piecewise smooth function
 
 # expressions/tracing.py
 TRACING_MOST = 2000  # operations
-TRACING_MOST_BITS = 1 << 14  # of a rational number that is worth having
 
 # heads/lookups.py
 ENTRIES_AT_ONCE = 1 << 22  # (samples, tokens) entries held at once: 32 MiB of float64

@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -31,8 +30,7 @@ from iceform.computer.exact import whole
 from iceform.computer.graph import Graph, Node, SourceLine, refuse, run
 from iceform.computer.ranges import Assumed, Ranges
 from iceform.errors import BoundError, PrecisionError
-from iceform.expressions.formulas import trees
-from iceform.expressions.formulas.functions import exact_value
+from iceform.expressions.formulas.functions import ball_function
 
 Array = Any  # numpy arrays of flint.arb, which ships no types
 
@@ -66,98 +64,6 @@ def lowest(ball: Any) -> float:
     if ball == 0:
         return 0.0
     return math.nextafter(float(ball.lower()), -math.inf) if ball.is_finite() else -math.inf
-
-
-# ---------------------------------------------------------------------------------------------
-# functions
-# ---------------------------------------------------------------------------------------------
-
-
-def _sigmoid(u: Any) -> Any:
-    return 1 / (1 + (-u).exp())
-
-
-def _softplus(u: Any) -> Any:
-    """log(1 + e^u) = relu(u) + log1p(e^-|u|)."""
-    return _larger(u, u * 0) + (-abs(u)).exp().log1p()
-
-
-def _logcosh(u: Any) -> Any:
-    size = abs(u)
-    return size + (-2 * size).exp().log1p() - ball_arithmetic().arb.const_log2()
-
-
-def _larger(u: Any, v: Any) -> Any:
-    return u.max(v)
-
-
-def _sign(u: Any) -> Any:
-    if u > 0:
-        return u * 0 + 1
-    if u < 0:
-        return u * 0 - 1
-    if u == 0:
-        return u * 0
-    raise UndecidedError("the sign of a number that may be 0 cannot be decided")
-
-
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "/": lambda a, b: a / b,
-    "^": lambda a, b: a**b,
-    "neg": lambda a: -a,
-    "abs": abs,
-    "atan": lambda a: a.atan(),
-    "cos": lambda a: a.cos(),
-    "cosh": lambda a: a.cosh(),
-    "erf": lambda a: a.erf(),
-    "exp": lambda a: a.exp(),
-    "expm1": lambda a: a.expm1(),
-    "log": lambda a: a.log(),
-    "log1p": lambda a: a.log1p(),
-    "logcosh": _logcosh,
-    "max": _larger,
-    "min": lambda a, b: a.min(b),
-    "relu": lambda a: _larger(a, a * 0),
-    "sigmoid": _sigmoid,
-    "sign": _sign,
-    "sin": lambda a: a.sin(),
-    "sinh": lambda a: a.sinh(),
-    "softplus": _softplus,
-    "sqrt": lambda a: a.sqrt(),
-    "step": lambda a: (1 + _sign(a)) / 2,
-    "tan": lambda a: a.tan(),
-    "tanh": lambda a: a.tanh(),
-    "clip": lambda a, low, high: _larger(a, low).min(high),
-}
-
-
-def _evaluated(tree: trees.Node, z: Array) -> Array:
-    if isinstance(tree, trees.Variable):
-        return z
-    if isinstance(tree, trees.Number):
-        return np.full(z.shape, _number(tree), dtype=object)
-    if tree.name == "^":
-        base, exponent = tree.arguments
-        value = exact_value(exponent, named=False)
-        if value is not None and value.denominator == 1:
-            return np.frompyfunc(lambda b: whole_power(b, int(value)), 1, 1)(_evaluated(base, z))
-    parts = [_evaluated(a, z) for a in tree.arguments]
-    return np.frompyfunc(_FUNCTIONS[tree.name], len(parts), 1)(*parts)
-
-
-def _number(number: trees.Number) -> Any:
-    """What was typed: a rational number, or what its name stands for."""
-    arb = ball_arithmetic().arb
-    named = {"pi": arb.pi, "e": arb.const_e}.get(number.name or "")
-    return _rational(number.value) if named is None else named()
-
-
-def _rational(value: Fraction) -> Any:
-    flint = ball_arithmetic()
-    return flint.arb(flint.fmpq(value.numerator, value.denominator))
 
 
 # ---------------------------------------------------------------------------------------------
@@ -212,10 +118,10 @@ class Balls:
         return np.frompyfunc(lambda t: whole_power(t, 2), 1, 1)(a) if a is b else a * b
 
     def _apply(self, node: Node, a: Array) -> Array:
-        return _evaluated(node.attr, a)
+        return ball_function(node.attr)(a)
 
     def _maximum(self, node: Node, a: Array, b: Array) -> Array:
-        return np.frompyfunc(_larger, 2, 1)(a, b)
+        return np.frompyfunc(lambda u, v: u.max(v), 2, 1)(a, b)
 
     def _minimum(self, node: Node, a: Array, b: Array) -> Array:
         return np.frompyfunc(lambda u, v: u.min(v), 2, 1)(a, b)

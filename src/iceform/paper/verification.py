@@ -7,16 +7,17 @@ and replayed on balls, so a user's own f needs no second version.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from functools import singledispatch
 from typing import Any
 
-from torch import Tensor, fx
+from torch import Tensor
 
-from iceform.arithmetic.balls import ball_arithmetic, balls_of, uppermost, whole_power
+from iceform.arithmetic.balls import ball_arithmetic, balls_of, uppermost
 from iceform.certificates import Verification
 from iceform.errors import ProgramError
+from iceform.expressions.formulas import functions
+from iceform.expressions.tracing import UntraceableError, trace
 from iceform.paper.attention_head import AttentionHead
 from iceform.paper.base import Emulator, set_verifier
 from iceform.paper.descent import GradientDescent
@@ -173,9 +174,10 @@ def _attend(x: Tensor, w_k: Tensor, w_q: Tensor, w_v: Tensor) -> list[Ball]:
 
 
 def _truncated(emulator: TruncatedLinear, x: Tensor, w: Tensor, t: Tensor) -> list[Ball]:
-    line, start = _balls(w), ball_arithmetic().arb(float(t))
+    flint = ball_arithmetic()
+    line, start = _balls(w), flint.arb(float(t))
     low, high = emulator.split.low, emulator.split.high
-    return [_clamp(_dot(_balls(row), line) + start, low, high) for row in x]
+    return [(_dot(_balls(row), line) + start).max(flint.arb(low)).min(flint.arb(high)) for row in x]
 
 
 def _solve(emulator: OneLayerRidge | RidgeRegression, x: Tensor, y: Tensor) -> list[Ball]:
@@ -192,148 +194,12 @@ def _solve(emulator: OneLayerRidge | RidgeRegression, x: Tensor, y: Tensor) -> l
     return [solution[i, 0] for i in range(d)]
 
 
-# ---------------------------------------------------------------------------------------------
-# torch functions on balls
-# ---------------------------------------------------------------------------------------------
-
-
 def ball_function(f: Callable[[Tensor], Tensor]) -> Callable[[Ball], Ball]:
-    """Replay a torch function on balls."""
+    """A torch function on balls: what it is followed to compute."""
     try:
-        graph = fx.symbolic_trace(_python_function(f))
-    except Exception as broken:
+        return functions.ball_function(trace(f))
+    except UntraceableError as broken:
         raise ProgramError(
             f"f cannot be traced for ball arithmetic ({broken}); write it with torch operations "
             "and without Python branches"
         ) from None
-    return _Replay(graph).run
-
-
-def _python_function(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """The tracer needs a Python function; torch's own are builtins."""
-
-    def call(z: Tensor) -> Tensor:
-        return f(z)
-
-    return call
-
-
-class _Replay(fx.Interpreter):
-    """An interpreter whose values are balls."""
-
-    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        return _operation(getattr(target, "__name__", str(target)))(*args, **kwargs)
-
-    def call_method(self, target: Any, args: Any, kwargs: Any) -> Any:
-        return _operation(str(target))(*args, **kwargs)
-
-
-def _operation(name: str) -> Callable[..., Any]:
-    known = _OPERATIONS.get(name.rstrip("_") if name not in _OPERATIONS else name)
-    if known is None:
-        raise ProgramError(
-            f"ball arithmetic does not know torch's {name!r}; it knows {', '.join(_OPERATIONS)}"
-        )
-    return known
-
-
-def _arb(value: Any) -> Ball:
-    arb = ball_arithmetic().arb
-    return arb(float(value)) if isinstance(value, int | float | Tensor) else value
-
-
-def _sigmoid(z: Ball) -> Ball:
-    return 1 / (1 + (-_arb(z)).exp())
-
-
-def _softplus(z: Ball, beta: float = 1.0, threshold: float = 20.0) -> Ball:
-    """The function itself: torch is linear from ``threshold`` on."""
-    return (beta * _arb(z)).exp().log1p() / beta
-
-
-def _smallest(a: Any, b: Any) -> Ball:
-    return _arb(a).min(_arb(b))
-
-
-def _largest(a: Any, b: Any) -> Ball:
-    return _arb(a).max(_arb(b))
-
-
-def _clamp(z: Ball, min: Any = None, max: Any = None) -> Ball:
-    low = z if min is None else _largest(z, min)
-    return low if max is None else _smallest(low, max)
-
-
-def _where(condition: Any, a: Any, b: Any) -> Ball:
-    """A condition that the balls cannot decide gives the hull of both branches."""
-    if condition is None:
-        return _arb(a).union(_arb(b))
-    return _arb(a) if condition else _arb(b)
-
-
-def _compare(test: Callable[[Ball, Ball], bool]) -> Callable[[Any, Any], bool | None]:
-    """True, False, or None where the balls overlap."""
-
-    def decide(a: Any, b: Any) -> bool | None:
-        a, b = _arb(a), _arb(b)
-        if a.overlaps(b) and not (a.is_exact() and b.is_exact()):
-            return None
-        return test(a, b)
-
-    return decide
-
-
-def _indicator(value: Any) -> Ball:
-    """A condition as a number, one that the balls cannot decide as both; a number as it is."""
-    if isinstance(value, bool) or value is None:
-        return _where(value, 1.0, 0.0)
-    return _arb(value)
-
-
-def _power(z: Any, exponent: Any) -> Ball:
-    if isinstance(exponent, int | float) and float(exponent).is_integer():
-        return whole_power(_arb(z), int(exponent))
-    return _arb(z) ** _arb(exponent)
-
-
-_OPERATIONS: dict[str, Callable[..., Any]] = {
-    "abs": lambda z: abs(_arb(z)),
-    "absolute": lambda z: abs(_arb(z)),
-    "add": lambda a, b: _arb(a) + _arb(b),
-    "arctan": lambda z: _arb(z).atan(),
-    "atan": lambda z: _arb(z).atan(),
-    "clamp": _clamp,
-    "cos": lambda z: _arb(z).cos(),
-    "cosh": lambda z: _arb(z).cosh(),
-    "div": lambda a, b: _arb(a) / _arb(b),
-    "erf": lambda z: _arb(z).erf(),
-    "exp": lambda z: _arb(z).exp(),
-    "expm1": lambda z: _arb(z).expm1(),
-    "full_like": lambda z, value: _arb(value),
-    "ge": _compare(operator.ge),
-    "gt": _compare(operator.gt),
-    "le": _compare(operator.le),
-    "log": lambda z: _arb(z).log(),
-    "log1p": lambda z: _arb(z).log1p(),
-    "lt": _compare(operator.lt),
-    "maximum": _largest,
-    "minimum": _smallest,
-    "mul": lambda a, b: _arb(a) * _arb(b),
-    "neg": lambda z: -_arb(z),
-    "pow": _power,
-    "relu": lambda z: _largest(z, 0.0),
-    "sigmoid": _sigmoid,
-    "sign": lambda z: _arb(z).sgn(),
-    "sin": lambda z: _arb(z).sin(),
-    "sinh": lambda z: _arb(z).sinh(),
-    "softplus": _softplus,
-    "sqrt": lambda z: _arb(z).sqrt(),
-    "square": lambda z: whole_power(_arb(z), 2),
-    "sub": lambda a, b: _arb(a) - _arb(b),
-    "ones_like": lambda z: _arb(1.0),
-    "tan": lambda z: _arb(z).tan(),
-    "tanh": lambda z: _arb(z).tanh(),
-    "to": lambda z, *_: _indicator(z),
-    "truediv": lambda a, b: _arb(a) / _arb(b),
-    "where": _where,
-}
