@@ -37,6 +37,7 @@ from iceform.paper.base import Emulator, Plan
 from iceform.paper.gradients import GradientStep, ResidualMap
 from iceform.paper.selection import choose
 from iceform.run import rounding_of
+from iceform.run.formulas import StoredLookUp
 from iceform.tables import Interpolant
 from iceform.validation import (
     check_bound,
@@ -170,7 +171,9 @@ class HopfieldMap(Emulator):
         slopes, biases = it.keys.slopes / (2 * beta), -it.keys.biases / beta
         patterns = torch.stack([slopes, biases, it.values], -1)
         layer = hopfield(self.design, beta, patterns=patterns)
-        return FrozenNetwork([layer], self.design.features, [it])
+        line = torch.cat([self.a.double(), torch.tensor([self.b], dtype=torch.float64)])
+        formula = StoredLookUp(line, it)
+        return FrozenNetwork([layer], self.design.features, [it], formulas=[formula])
 
     @property
     def design(self) -> Design:
@@ -242,7 +245,7 @@ def _stored(layout: LookUpLayout) -> Design:
 
 def _memory(layout: LookUpLayout, dtype: torch.dtype) -> FrozenNetwork:
     layer = hopfield(_stored(layout), _BETA, stored=layout.samples * layout.tokens)
-    return FrozenNetwork([layout.embedding(), layer], layout.raw).to(dtype)
+    return layout.network([layout.embedding(), layer]).to(dtype)
 
 
 class HopfieldResidual(ResidualMap):
