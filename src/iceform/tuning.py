@@ -140,9 +140,6 @@ PRIMITIVES_ROWS_BYTES = 1 << 22
 PRIMITIVES_ALIGNED = 128  # rows, so that only the last chunk has a block that is not whole
 PRIMITIVES_SMALL = 1 << 12  # weights: below this one softmax is quicker than a look-up's own call
 
-# run/reading.py
-READING_KEPT = 64  # networks whose readings are remembered
-
 # run/windowed.py
 WINDOWED_FEW = 4096  # samples whose sums cost nothing in float64
 # Rows summed in float32 before they are added in float64, where there are more.

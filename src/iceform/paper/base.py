@@ -128,6 +128,7 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
         self.eps = check_eps(eps)
         self.dtype = check_dtype(dtype)
         self.backend = resolve(backend)
+        self._insists = backend != "auto"
 
     # ------------------------------------------------------------- what a construction supplies
 
@@ -210,7 +211,12 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
 
     def bind(self) -> Backend:
         """The backend on this construction's network, whose weights are checked now."""
-        return bind(self.network, self.backend)
+        return bind(self.network, self.binding)
+
+    @property
+    def binding(self) -> str:
+        """What to bind: unless a backend was insisted on, "auto", which runs any weights."""
+        return self.backend if self._insists or self.backend != "fused" else "auto"
 
     @full_precision
     @untraced
@@ -232,7 +238,10 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
         if torch.compiler.is_exporting():
             return bind(self.network, "literal")
         self._check_once(*inputs)
-        return bind(self.network, self.backend, later=later)
+        bound = bind(self.network, self.binding, later=later)
+        if bound.name != self.backend:  # other weights, which are multiplied as they are
+            self.check_literal(inputs[0].device)
+        return bound
 
     @untraced
     def _check_once(self, *inputs: Tensor) -> None:
@@ -376,6 +385,7 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
             if f is not None:
                 _check_same_function(it, kind._tabled(f, it))
             emulator = kind._rebuild(config["arguments"], it, f)  # which proves the table anew
+            emulator._insists = False  # a file says which backend ran, and insists on none
             found = emulator.interpolant
             reached(it.error, found.error, found.kind)
         except ProgramError:

@@ -178,7 +178,7 @@ class GradientStep(ResidualEmulator):
         x, y, w = three_inputs(inputs)
         self._check_shapes(x, y, w)
         seen = self.domain.watch(self.backend)
-        backend = bind(self.network, self.backend, later=True)
+        backend = bind(self.network, self.binding, later=True)
         try:
             step = self._step(backend, x, y, w, self.rates, seen)
             sizes = self.domain.sizes(x, y, w, seen)

@@ -38,6 +38,7 @@ from iceform.paper.base import Emulator, Plan
 from iceform.paper.gradients import GradientStep, ResidualMap
 from iceform.paper.selection import choose
 from iceform.run import rounding_of
+from iceform.run.formulas import StoredLookUp
 from iceform.tables import Grid, Interpolant
 from iceform.tables.regimes import on_grid
 from iceform.validation import (
@@ -62,7 +63,7 @@ class HopfieldMap(Emulator):
     A function :math:`f = (f_1, ..., f_o)` from R to R^o is given as the sequence of its
     components; the answer then has shape (*batch, samples, o). All components are columns of one
     table, :math:`y_k = [L_k; L_k^2; f_1(L_k); ...; f_o(L_k)]`: the weights of a look-up are shared,
-    and the error is the largest of the components'. Such a layer runs literally.
+    and the error is the largest of the components'.
 
     Parameters
     ----------
@@ -102,7 +103,7 @@ class HopfieldMap(Emulator):
         if not components:
             raise ShapeError("f is an empty sequence; give at least one component")
         vector = isinstance(f, Sequence)
-        super().__init__(eps=eps, dtype=dtype, backend=_runs(backend) if vector else backend)
+        super().__init__(eps=eps, dtype=dtype, backend=backend)
         line = torch.as_tensor(a, dtype=torch.float64).detach()
         if line.ndim != 1 or line.numel() == 0:
             raise ShapeError(f"a must be a vector, got shape {tuple(line.shape)}")
@@ -255,7 +256,9 @@ class HopfieldMap(Emulator):
         slopes, biases = it.keys.slopes / (2 * beta), -it.keys.biases / beta
         patterns = torch.stack([slopes, biases, *(table.values for table in self.tables)], -1)
         layer = hopfield(self.design, beta, patterns=patterns)
-        return FrozenNetwork([layer], self.design.features, list(self.tables))
+        line = torch.cat([self.a.double(), torch.tensor([self.b], dtype=torch.float64)])
+        formula = StoredLookUp(line, self.tables)
+        return FrozenNetwork([layer], self.design.features, self.tables, formulas=[formula])
 
     @property
     def design(self) -> Design:
@@ -329,16 +332,6 @@ class HopfieldMap(Emulator):
         return f[0] if isinstance(f, Sequence) else f
 
 
-def _runs(backend: str) -> str:
-    """The backend of a layer that retrieves several numbers."""
-    if backend not in ("auto", "literal"):
-        raise ProgramError(
-            f"backend={backend!r} reads one number a state, and f has several components; use "
-            "backend='literal', or one HopfieldMap for each component"
-        )
-    return "literal"
-
-
 def _column(f: ScalarFunction, keys: Interpolant) -> Interpolant:
     """Another function on the tokens of a table, its values fitted there.
 
@@ -390,7 +383,7 @@ def _stored(layout: LookUpLayout) -> Design:
 
 def _memory(layout: LookUpLayout, dtype: torch.dtype) -> FrozenNetwork:
     layer = hopfield(_stored(layout), _BETA, stored=layout.samples * layout.tokens)
-    return FrozenNetwork([layout.embedding(), layer], layout.raw).to(dtype)
+    return layout.network([layout.embedding(), layer]).to(dtype)
 
 
 class HopfieldResidual(ResidualMap):

@@ -207,6 +207,7 @@ class Machine(Pretrained, kept_as="Machine"):
         self.samples, self.tokens = check_size("samples", samples), check_size("tokens", tokens)
         self.eps, self.dtype = check_eps(eps), check_dtype(dtype)
         self.backend = resolve(backend)
+        self._insists = backend != "auto"
 
     @property
     def _sizes(self) -> dict[str, Any]:
@@ -275,6 +276,10 @@ class Machine(Pretrained, kept_as="Machine"):
         need = 8 * self.geometry.weights
         check_capacity("the frozen layer", need, torch.device("cpu"), "use a smaller machine")
         return self.geometry.build(self.dtype)
+
+    def bind(self) -> Backend:
+        """The backend on the weights, which are checked now; by default it runs any weights."""
+        return bind(self.network, self.backend if self._insists else "auto")
 
     @property
     def plan(self) -> Plan:
@@ -472,7 +477,7 @@ class MachineRun:
     def __init__(self, machine: Machine, *, attention: bool = True) -> None:
         self.machine, self.ledger = machine, Ledger()
         self.witness: Backend = (
-            RecordingBackend(bind(machine.network, machine.backend), self.ledger)
+            RecordingBackend(machine.bind(), self.ledger)
             if attention
             else AblatedBackend(machine.network)
         )
