@@ -58,7 +58,10 @@ MODES = ("prompt", "weights")
 _FORMAT = ("bits", "fraction", "top")
 _ACTIVATION = {"gpt2": {"activation_function": "gelu_new"}, "llama": {"hidden_act": "silu"}}
 _TITLES = {"gpt2": "GPT-2", "llama": "Llama"}
-_LOOSE = ("architectures", "dtype", "use_cache")  # of a config: what no run depends on
+# Of a config: what no run depends on.
+_LOOSE = ("architectures", "dtype", "use_cache", "cache_implementation", "transformers_version",
+          "_from_model_config")  # fmt: skip
+_ATTENTION = ("sdpa", "eager")
 _LABEL = re.compile(r"\s*(\d+:)")
 _EXAMPLE = "1: s = a * a goto end\na = 1.5"
 
@@ -212,6 +215,7 @@ class TextComputer:
     def model(self, dtype: torch.dtype | None = None, attention: str = "sdpa") -> PreTrainedModel:
         """A new ``GPT2LMHeadModel`` or ``LlamaForCausalLM`` with these weights."""
         _check_dtype(self.dtype, dtype or self.dtype)
+        check_choice("attention", attention, _ATTENTION)
         from transformers import AutoConfig, AutoModelForCausalLM
 
         settings = AutoConfig.for_model(**self.config())
@@ -234,13 +238,10 @@ class TextComputer:
 
     def attest(self, network: PreTrainedModel) -> str:
         """The digest of a network's weights; refused if the sizes imply others, or a config."""
-        said = network.config.to_dict()
-        for name, value in self.config().items():
-            if name not in _LOOSE and said.get(name, value) != value:
-                raise IntegrityError(
-                    f"the network's config has {name} = {said[name]!r}, the sizes imply {value!r}; "
-                    "nothing is promised of others. Take TextComputer.model()."
-                )
+        self._check_config("config", network.config.to_dict(), self.config())
+        plain = type(network.generation_config)().to_dict()
+        decoding: dict[str, Any] = network.generation_config.to_dict()
+        self._check_config("generation config", decoding, {**plain, **self._generation()})
         found = digest(dict(network.state_dict()))
         if found != self.digest:
             raise IntegrityError(
@@ -248,6 +249,16 @@ class TextComputer:
                 " nothing is promised of others. Take TextComputer.model()."
             )
         return found
+
+    def _check_config(self, what: str, said: dict[str, Any], implied: dict[str, Any]) -> None:
+        """Refuse a setting that is not what the sizes imply."""
+        for name, value in implied.items():
+            held = said.get(name, value)  # None, False and 0 are all of a setting that is off
+            if name not in _LOOSE and held != value and (held or value):
+                raise IntegrityError(
+                    f"the network's {what} has {name} = {held!r}, the sizes imply {value!r}; "
+                    "nothing is promised of others. Take TextComputer.model()."
+                )
 
     @full_precision
     def run(
@@ -263,9 +274,17 @@ class TextComputer:
         decoding only: a program is run, not drawn.
         """
         _check_greedy(generation)
+        if not isinstance(text, str | list | tuple):
+            kind = type(text).__name__
+            raise ProgramError(f"run() takes a text or a list of texts, got {kind}. Pass a str.")
         texts = [text] if isinstance(text, str) else list(text)
         runs = [self.check(one) for one in texts]
+        if not runs:
+            return []
         stock = self._network if network is None else network
+        if not hasattr(stock, "generation_config"):
+            kind = type(stock).__name__
+            raise ParameterError(f"run(..., network=...) takes TextComputer.model(), got a {kind}.")
         _check_dtype(self.dtype, next(stock.parameters()).dtype)
         check_matmul_precision(self.dtype)
         self.attest(stock)
@@ -376,6 +395,8 @@ def _sizes(sizes: TextSizes | None, named: dict[str, Any]) -> TextSizes:
             f"{', '.join(sorted(known))}."
         )
     base = TextSizes() if sizes is None else sizes
+    if not isinstance(base, TextSizes):
+        raise ParameterError(f"TextComputer(sizes) takes a TextSizes, got {type(base).__name__}.")
     form = replace(base.format, **{k: named.pop(k) for k in _FORMAT if k in named})
     return replace(base, format=form, **named)
 

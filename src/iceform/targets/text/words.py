@@ -140,9 +140,10 @@ class TextSizes:
         )
         for name, least, most in limits:
             value = getattr(self, name)
-            if not least <= value <= most:
+            if type(value) is not int or not least <= value <= most:
                 raise CapacityError(
-                    f"TextSizes(..., {name}={value}): between {least} and {most} are possible."
+                    f"TextSizes(..., {name}={value!r}): a whole number between {least} and {most} "
+                    "is possible."
                 )
         if self.dtype not in DTYPES:
             raise DtypeError(
