@@ -152,8 +152,12 @@ def table(outcomes: list[Outcome]) -> str:
             if right:
                 off, certified = max(o.off for o in right), max(o.certified for o in right)
                 names = "; ".join(o.name for o in right)
-                parts += [f"- {dtype}, off by at most {off:.0e}, certified to {certified:.0e}: {names}."]
-        parts += [f"- {o.name} {o.verdict}: {o.words}." for o in some if o.verdict != "right"] + [""]
+                parts += [
+                    f"- {dtype}, off by at most {off:.0e}, certified to {certified:.0e}: {names}."
+                ]
+        parts += [f"- {o.name} {o.verdict}: {o.words}." for o in some if o.verdict != "right"] + [
+            ""
+        ]
     return "\n".join(parts).rstrip()
 
 
