@@ -119,8 +119,10 @@ class SplitAttentionHead(AttentionHead):
         layers = [attention(self._first_design, 0, readout, shared="q"), self._second()]
         first = self.layer.formula
         assert isinstance(first, RampLookUps)
-        formulas = [replace(first, tables=tuple(self.line.tables)), self._attends]
-        return FrozenNetwork(layers, self.layer.features, self.line.tables, formulas=formulas)
+        first = replace(first, tables=tuple(self.line.tables))
+        return FrozenNetwork(
+            layers, self.layer.features, self.line.tables, formulas=(first, self._attends)
+        )
 
     @property
     def _first_design(self) -> Design:
