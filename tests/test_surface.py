@@ -15,8 +15,9 @@ from iceform import extensions, old_names
 
 ROOT = Path(iceform.__file__).parent
 WORDS = """
-    algorithm attend bounded concat constant maximum mean minimum reciprocal repeat soft_threshold
-    stored vector where while_ zeros_like
+    algorithm argmax argmin at attend bounded concat constant count index max maximum mean min
+    minimum one_hot previous reciprocal repeat running_sum soft_threshold stored sum vector where
+    while_ zeros_like
 """
 PUBLIC = f"""
     {WORDS} compile Program Computer TextComputer check load in_context Interpolant Formula Loss
@@ -52,9 +53,10 @@ def test_the_top_level_offers_these_names_and_no_others():
 
 
 def test_the_words_of_the_language_are_all_there():
-    from iceform.computer import language
+    from iceform.computer import language, samples
 
-    assert set(WORDS.split()) == set(language.__all__) - {"Algorithm", "apply"}
+    words = {*language.__all__, *samples.__all__}
+    assert set(WORDS.split()) == words - {"Algorithm", "apply"}
 
 
 def for_type_checkers() -> dict[str, str]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
 
-from iceform.computer.library import EXAMPLES, LibraryExample
+from iceform.computer.library import EXAMPLES, LibraryExample, classics
 
 
 @dataclass(frozen=True)
@@ -229,6 +230,67 @@ def _root(X: np.ndarray, y: np.ndarray) -> Any:
     return brentq(lambda t: np.tanh(4 * (y - t)).mean(), -1, 1, xtol=1e-14)
 
 
+def _collatz(X: np.ndarray, y: np.ndarray) -> float:
+    n, steps = int(y[0]), 0
+    while n > 1:
+        n, steps = (n // 2 if n % 2 == 0 else 3 * n + 1), steps + 1
+    return float(steps)
+
+
+def _brackets(X: np.ndarray, y: np.ndarray) -> float:
+    return float(np.cumsum(y).min() >= 0 and y.sum() == 0)
+
+
+def _levenshtein(X: np.ndarray, y: np.ndarray) -> float:
+    n = len(X)
+    table = np.zeros((n + 1, n + 1))
+    table[0], table[:, 0] = range(n + 1), range(n + 1)
+    for i in range(n):
+        for j in range(n):
+            swapped = table[i, j] + (X[i, 0] != X[j, 1])
+            table[i + 1, j + 1] = min(table[i, j + 1] + 1, table[i + 1, j] + 1, swapped)
+    return float(table[n, n])
+
+
+def _roads(X: np.ndarray, y: np.ndarray) -> np.ndarray:
+    from scipy.sparse.csgraph import dijkstra
+
+    return dijkstra(np.where(X.T >= 9, 0, X.T), indices=0)
+
+
+def _markov(X: np.ndarray, y: np.ndarray) -> Any:
+    chance = np.array([0.5, 0.5])
+    for symbol in y.astype(int):
+        chance = (chance * np.array(classics.SAID)[:, symbol]) @ np.array(classics.MOVES)
+    return {"log": np.log(chance.sum()), "state": chance / chance.sum()}
+
+
+def _likeliest(X: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The likeliest of all ways, each tried."""
+    moves, said, best = np.array(classics.MOVES), np.array(classics.SAID), (0.0, ())
+    for start, *way in product((0, 1), repeat=len(y) + 1):
+        chance, here = 1.0, start
+        for state, symbol in zip(way, y.astype(int), strict=True):
+            chance, here = chance * moves[here, state] * said[state, symbol], state
+        best = max(best, (chance, tuple(way)))
+    return np.array(best[1], dtype=float)
+
+
+def _adam(X: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """PyTorch's own."""
+    import torch
+
+    data, targets = torch.tensor(X), torch.tensor(y)
+    w = torch.zeros(X.shape[1], dtype=torch.float64, requires_grad=True)
+    made = torch.optim.Adam([w], lr=0.05)
+    for _ in range(40):
+        made.zero_grad()
+        loss = ((data @ w - targets) ** 2).mean() / 2 + 0.05 * (w * w).sum()
+        loss.backward()
+        made.step()
+    return w.detach().numpy()
+
+
 _PEERS: dict[str, tuple[Callable[[np.ndarray, np.ndarray], Any], float]] = {
     "least_squares": (_least_squares, 1e-2),
     "huber": (_minimised(_huber_loss), 1e-2),
@@ -254,6 +316,19 @@ _PEERS: dict[str, tuple[Callable[[np.ndarray, np.ndarray], Any], float]] = {
     "mixture": (_two_normals, 1e-12),
     "geometric_median": (_median, 1e-5),
     "bisection": (_root, 1e-2),
+    "sort": (lambda X, y: np.sort(y), 1e-12),
+    "greatest_common_divisor": (lambda X, y: np.gcd(int(y[0]), int(y[1])), 1e-12),
+    "collatz": (_collatz, 1e-12),
+    "balanced_brackets": (_brackets, 1e-12),
+    "histogram": (lambda X, y: np.histogram(y, 4, (0, 1))[0], 1e-12),
+    "largest_sample": (lambda X, y: {"value": y.max(), "place": y.argmax()}, 1e-9),
+    "hidden_markov": (_markov, 1e-12),
+    "viterbi": (_likeliest, 1e-12),
+    "edit_distance": (_levenshtein, 1e-12),
+    "dijkstra": (_roads, 1e-9),
+    "gaussian_elimination": (np.linalg.solve, 1e-12),
+    "lbfgs": (_ridge(0.1), 2e-2),
+    "adam": (_adam, 1e-9),
 }
 
 CASES = {name: Case(EXAMPLES[name], *peer) for name, peer in _PEERS.items()}

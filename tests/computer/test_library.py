@@ -78,6 +78,14 @@ def test_a_few_on_one_computer(backend):
         check(name, computer, backend)
 
 
+CLASSICS = ("sort", "greatest_common_divisor", "viterbi", "gaussian_elimination")
+
+
+@pytest.mark.parametrize("name", CLASSICS)
+def test_a_classic_on_a_computer_of_its_own(name):
+    check(name, Computer.for_programs([compiled(name)]), "fused")
+
+
 SINGLE = ("ridge", "perceptron", "softmax_attention", "kernel_regression", "pagerank")
 
 
@@ -120,7 +128,7 @@ def test_a_compiled_algorithm_is_within_its_certificate(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(set(CASES) - set(QUICK)))
+@pytest.mark.parametrize("name", sorted(set(CASES) - {*QUICK, *CLASSICS}))
 def test_the_others_are_within_theirs(name):
     case, program = CASES[name], compiled(name)
     found = program.interpreted(case.X, case.y, **case.settings).outputs

@@ -186,9 +186,10 @@ def _turns(scope: EagerScope, count: int) -> Iterator[Value]:
     return (_number(scope, turn) for turn in range(count))
 
 
-def constant(number: float) -> Value:
-    """A number as a value of the program, for a name that changes in a loop."""
-    return _number(scope_of(sys._getframe(1)), number)
+def constant(number: Any) -> Value:
+    """A number, or a list of numbers, as a value of the program, for a name that a loop changes."""
+    scope = scope_of(sys._getframe(1))
+    return lifted(number, Value(scope, None, False, None))
 
 
 def _number(scope: Any, number: float) -> Value:

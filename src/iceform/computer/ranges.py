@@ -627,7 +627,8 @@ def _unbounded(node: Node, args: list[Range]) -> str:
         if name in ("/", "^") and argument.low <= 0 <= argument.high:
             return (
                 f"this divides by a value in {argument}, which contains 0; say that it stays away "
-                "from 0 with ice.bounded(value, low, high), or add a positive constant to it"
+                "from 0 with ice.bounded(value, low, high), or add a positive constant to it; of a "
+                "value v of either sign, 1/v is v/(v*v); an example=(X, y) may say it all"
             )
         return f"{name} has no bounded range on {argument}"
     return f"the range of this {node.op} is not bounded"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from iceform.certificates import DerivationStep, Enclosure, Ledger, Result
 from iceform.computer.compile import Program
 from iceform.computer.exact import as_column
 from iceform.computer.proofs import ExactDistance, available
-from iceform.errors import PrecisionError, ProgramError, ShapeError
+from iceform.errors import PrecisionError, PrecisionWarning, ProgramError, ShapeError
 
 if TYPE_CHECKING:
     from iceform.computer.computer import Computer, Execution
@@ -43,6 +44,11 @@ def run(
     execution = computer.execute(prompt, backend=backend)
     outputs = {name: execution.outputs[name] for name in program.graph.outputs}
     found = {name: value.double() for name, value in outputs.items()}
+    enclosure = enclosure_of(
+        program, x, targets, found, settings, computer.dtype, execution.backend
+    )
+    if enclosure is not None and computer.dtype == torch.float64:
+        _warn(program, enclosure.error, max(float(v.abs().max()) for v in found.values()))
     return Result(
         next(iter(outputs.values())),
         certificate=program.certify(computer.dtype, execution.backend, **settings)[0],
@@ -50,11 +56,21 @@ def run(
         ledger=_ledger(execution),
         passes=execution.cycles,
         parts=outputs,
-        enclosure=enclosure_of(
-            program, x, targets, found, settings, computer.dtype, execution.backend
-        ),
+        enclosure=enclosure,
         form=program.graph.packed,
     )
+
+
+def _warn(program: Program, error: float, size: float) -> None:
+    """Of an answer that is off by more than look-ups may be."""
+    if error > program.eps * max(1.0, size):
+        warnings.warn(
+            f"the answer of {program.name} is proven to be within {at_most(error, '.2g')}, and the "
+            f"program was compiled for eps = {program.eps:.2g}; program.diagnose(X, y) says which "
+            "lines lose it",
+            PrecisionWarning,
+            stacklevel=6,
+        )
 
 
 def _data(program: Program, X: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor]:

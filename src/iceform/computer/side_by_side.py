@@ -90,7 +90,8 @@ def _placed(fuser: Emitter, part: Node, offset: int, node: Node) -> list[Registe
 
 def _masked(fuser: Emitter, value: LinearForm, place: int, span: Range, node: Node) -> Register:
     out = Register("", node.samples, place + 1, span, clean=True)
-    size = 2.0 ** round(math.log2(value.range.size)) if value.range.size > _LARGE else 1.0
+    held = max((r.range.size for r, _ in value.terms), default=0.0)
+    size = 2.0 ** round(math.log2(held)) if held > _LARGE else 1.0
     mask = of_register(fuser.mask(place, 1, size))
     fuser.product(out, value, mask, node, f"to component {place}")
     # The components beyond the one are zero: a sum of them is the one.

@@ -12,6 +12,7 @@ from fractions import Fraction
 
 from iceform.computer.graph import Block, Loop, Node, Parameter
 from iceform.expressions.formulas import trees
+from iceform.expressions.formulas.polynomials import line
 
 _FUNCTIONS = frozenset({"+", "-", "*", "neg", "abs", "max", "min", "relu", "sign", "step", "clip"})
 _COMBINED = frozenset(
@@ -74,6 +75,9 @@ def _whole(node: Node, known: dict[Node, bool]) -> bool:
         numbers = node.attr if node.op == "numbers" else (node.attr,)
         return all(float(v).is_integer() for v in numbers)
     if node.op == "apply":
+        flat = line(node.attr)
+        if flat is not None and flat[0] == 0:  # 0 * y + 1, say
+            return flat[1].is_integer()
         return known[node.args[0]] and _keeps(node.attr)
     if node.op == "mul" and {a.op for a in node.args} == {"mean", "count"}:  # a sum over samples
         return all(known[a.args[0]] for a in node.args if a.op == "mean")

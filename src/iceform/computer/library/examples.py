@@ -12,6 +12,7 @@ from torch import Tensor
 from iceform.computer.compile import Program, compile
 from iceform.computer.language import Algorithm
 from iceform.computer.library import algorithms as of
+from iceform.computer.library import classics
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +46,11 @@ class LibraryExample:
         """The program for these sizes."""
         n, d = self.X.shape
         return compile(self.algorithm, d, n, eps=eps, **self.compiled)
+
+    @classmethod
+    def with_example(cls, algorithm: Algorithm, X: Tensor, y: Tensor) -> LibraryExample:
+        """Compiled with the data themselves as the example."""
+        return cls(algorithm, X, y, compiled={"example": (X, y)})
 
 
 _HERE: Any = {"dtype": torch.float64, "device": "cpu"}  # whatever the default device is
@@ -83,6 +89,19 @@ _REWARDS = _numbers(0.1, -0.2, 0.3, 0.0, 0.5)
 _TIMES = torch.arange(8, **_HERE)[:, None] * 0.1
 _SEEN = _uniform(8, 1, 9)[1]
 _GROUPS = torch.cat([_uniform(6, 2, 3)[0] * 0.4 - 0.5, _uniform(6, 2, 4)[0] * 0.4 + 0.5])
+
+_BITS = _numbers(0, 0, 1, 0, 1, 1, 1, 0)
+_WORDS = _numbers(*zip((1, 2, 3, 3, 2, 4), (2, 3, 3, 1, 4, 4), strict=True))
+_ROADS = _numbers(
+    [0, 9, 9, 9, 9], [4, 0, 2, 9, 9], [1, 9, 0, 9, 9], [9, 1.5, 5, 0, 9], [9, 9, 9, 3, 0]
+)
+_SYSTEM = _numbers([0.1, 0.8, -0.5], [0.9, -0.3, 0.4], [-0.6, 0.7, 0.8])
+
+
+def _none(count: int) -> Tensor:
+    """Features that nothing reads."""
+    return torch.zeros(count, 1, **_HERE)
+
 
 EXAMPLES: dict[str, LibraryExample] = {
     e.name: e
@@ -142,5 +161,22 @@ EXAMPLES: dict[str, LibraryExample] = {
         LibraryExample(of.mixture, _GROUPS, _GROUPS[:, 0], {"steps": 10}, {"sigma": (0.3, 0.3)}),
         LibraryExample(of.geometric_median, _X, _Y, {"steps": 20}),
         LibraryExample(of.bisection, _X, _Y),
+        LibraryExample.with_example(classics.sort, _none(8), _SEEN),
+        LibraryExample.with_example(
+            classics.greatest_common_divisor, _none(2), _numbers(48.0, 36.0)
+        ),
+        LibraryExample.with_example(classics.collatz, _none(1), _numbers(6.0)),
+        LibraryExample.with_example(classics.balanced_brackets, _none(8), 1 - 2 * _BITS),
+        LibraryExample.with_example(classics.histogram, _none(12), (_Y + 1) / 2),
+        LibraryExample.with_example(classics.largest_sample, _X, _Y),
+        LibraryExample.with_example(classics.hidden_markov, _none(8), _BITS),
+        LibraryExample.with_example(classics.viterbi, _none(8), _BITS),
+        LibraryExample.with_example(classics.edit_distance, _WORDS, torch.zeros(6, **_HERE)),
+        LibraryExample.with_example(classics.dijkstra, _ROADS, torch.zeros(5, **_HERE)),
+        LibraryExample.with_example(
+            classics.gaussian_elimination, _SYSTEM, _numbers(0.3, -0.2, 0.5)
+        ),
+        LibraryExample.with_example(classics.lbfgs, _X, _Y),
+        LibraryExample.with_example(classics.adam, _X, _Y),
     )
 }

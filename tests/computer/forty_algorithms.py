@@ -1,0 +1,485 @@
+"""Forty algorithms as one would write them from docs/write_your_own.md: how many run at once?
+
+``python -m tests.computer.forty_algorithms`` compiles each with its data as the example, runs it
+fused, and prints what became of it: "ran", "off" (by more than eps and not warned of), or the
+refusal.
+"""
+
+# ruff: noqa: B008
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import iceform as ice
+
+EPS = 1e-8
+DRAW = torch.Generator().manual_seed(7)
+CASES: dict[str, tuple[Callable[..., Any], torch.Tensor, torch.Tensor]] = {}
+
+
+def uniform(*shape: int, low: float = -1.0, high: float = 1.0) -> torch.Tensor:
+    """Random numbers."""
+    return low + (high - low) * torch.rand(*shape, dtype=torch.float64, generator=DRAW)
+
+
+X, NOISE = uniform(16, 3), uniform(16)
+LINE = X @ torch.tensor([0.5, -0.3, 0.8], dtype=torch.float64) + 0.1 * NOISE
+LABELS = (LINE > 0).double()
+SERIES = torch.sin(torch.arange(12.0)).double() * 0.8 + 0.1 * uniform(12)
+EMPTY = torch.zeros(12, 1, dtype=torch.float64)
+
+
+def case(data: torch.Tensor, targets: Any) -> Callable[..., Any]:
+    """Note an algorithm with its data."""
+    y = torch.as_tensor(targets, dtype=torch.float64)
+
+    def note(function: Callable[..., Any]) -> Callable[..., Any]:
+        CASES[function.__name__] = (ice.algorithm(function), data, y)
+        return function
+
+    return note
+
+
+def empty(count: int) -> torch.Tensor:
+    """Features that nothing reads."""
+    return torch.zeros(count, 1, dtype=torch.float64)
+
+
+# ------------------------------------------------------------------------------- learning
+
+
+@case(X, LINE)
+def rmsprop(x, y, *, lr=0.05, steps=30):
+    w, v = ice.zeros_like(x), ice.zeros_like(x)
+    for _ in ice.repeat(steps):
+        g = ice.mean(x * (x @ w - y))
+        v = 0.9 * v + 0.1 * g * g
+        w = w - lr * g / (torch.sqrt(v) + 1e-6)
+    return w
+
+
+@case(X, LINE)
+def adagrad(x, y, *, lr=0.3, steps=30):
+    w, total = ice.zeros_like(x), ice.zeros_like(x)
+    for _ in ice.repeat(steps):
+        g = ice.mean(x * (x @ w - y))
+        total = total + g * g
+        w = w - lr * g / torch.sqrt(total + 1e-8)
+    return w
+
+
+@case(X, LABELS)
+def naive_bayes(x, y, *, query=ice.vector(0.2)):
+    """Two classes, a normal distribution for each feature."""
+    scores = []
+    for label in (0, 1):
+        mine = y if label else 1 - y
+        share = ice.mean(mine)
+        centre = ice.mean(mine * x) / share
+        spread = ice.mean(mine * (x - centre) ** 2) / share
+        fit = (query - centre) ** 2 / spread + torch.log(spread)
+        scores.append(torch.log(share) - 0.5 * fit.sum())
+    return scores[1] - scores[0]
+
+
+@case(X, LABELS)
+def adaboost(x, y, *, rounds=4):
+    """Stumps at 0, one feature after the other."""
+    weight, score = 0 * y + 1 / ice.count(), 0 * y
+    sign = 2 * y - 1
+    for t in ice.repeat(rounds):
+        guess = 2 * (x[t % 3] > 0.02) - 1
+        wrong = ice.sum(weight * (guess * sign < 0))
+        alpha = 0.5 * torch.log((1 - wrong) / wrong)
+        weight = weight * torch.exp(-alpha * sign * guess)
+        weight = weight / ice.sum(weight)
+        score = score + alpha * guess
+    return score
+
+
+@case(X, LINE)
+def nearest_neighbour(x, y, *, query=ice.vector(0.2)):
+    return ice.at(y, ice.argmin(((x - query) ** 2).sum()))
+
+
+@case(X, LINE)
+def lasso_by_coordinates(x, y, *, alpha=0.05, steps=10):
+    w = ice.zeros_like(x)
+    for t in ice.repeat(steps):
+        unit = ice.one_hot(t % 3, 3)
+        rest = y - x @ w + x @ (unit * w)
+        mine = x @ unit
+        w = w * (1 - unit) + unit * ice.soft_threshold(ice.mean(mine * rest), alpha) / ice.mean(
+            mine * mine
+        )
+    return w
+
+
+@case(X, LABELS)
+def two_layer_network(x, y, *, lr=0.5, steps=10):
+    a, b = ice.constant([0.5, -0.3, 0.2]), ice.constant([-0.4, 0.6, 0.1])
+    out = ice.constant([0.7, -0.6])
+    for _ in ice.repeat(steps):
+        first, second = torch.tanh(x @ a), torch.tanh(x @ b)
+        error = torch.sigmoid(out[0] * first + out[1] * second) - y
+        a = a - lr * ice.mean(error * out[0] * (1 - first**2) * x)
+        b = b - lr * ice.mean(error * out[1] * (1 - second**2) * x)
+        out = out - lr * ice.concat(ice.mean(error * first), ice.mean(error * second))
+    return ice.concat(a, b, out)
+
+
+@case(X, LINE)
+def power_iteration(x, y, *, steps=20):
+    v = ice.zeros_like(x) + 1.0
+    for _ in ice.repeat(steps):
+        v = ice.mean(x * (x @ v))
+        v = v / v.norm()
+    return v
+
+
+@case(X, LINE)
+def gram_schmidt(x, y):
+    a, b = ice.mean(x * y), ice.mean(x * x[0])
+    a = a / a.norm()
+    b = b - (a @ b) * a
+    return a, b / b.norm()
+
+
+@case(X, LINE)
+def mean_shift(x, y, *, steps=8):
+    m = x[0]
+    for _ in ice.repeat(steps):
+        m = ice.attend(8 * m, x[0], x[0], -4 * x[0] ** 2)
+    return m
+
+
+# ---------------------------------------------------------------------------- numbers
+
+
+@case(empty(2), [48, 36])
+def lowest_common_multiple(x, y):
+    a, b = torch.round(ice.at(y, 0)), torch.round(ice.at(y, 1))
+    product = a * b
+    while ice.while_(b > 0):
+        a, b = b, a % b
+    return product / a
+
+
+@case(empty(1), [29])
+def smallest_divisor(x, y):
+    n, k = torch.round(ice.at(y, 0)), ice.constant(2)
+    while ice.while_(n % k > 0):
+        k = k + 1
+    return k
+
+
+@case(empty(1), [97])
+def digital_root(x, y):
+    n = torch.round(ice.at(y, 0))
+    while ice.while_(n > 9):
+        n = n // 10 + n % 10
+    return n
+
+
+@case(empty(12), torch.arange(12.0))
+def primes(x, y):
+    """Which of the numbers 0 .. 11 are prime."""
+    divisors = 0 * y
+    for k in ice.repeat(ice.count()):
+        divisors = divisors + (ice.index() % (k + 1) == 0)
+    return divisors == 2
+
+
+@case(empty(1), [10])
+def fibonacci(x, y):
+    a, b, k = ice.constant(0), ice.constant(1), torch.round(ice.at(y, 0))
+    while ice.while_(k > 0):
+        a, b, k = b, a + b, k - 1
+    return a
+
+
+@case(empty(1), [37])
+def binary_digits(x, y):
+    n, digits = torch.round(ice.at(y, 0)), []
+    for _ in range(6):
+        digits.append(n % 2)
+        n = n // 2
+    return ice.concat(*digits)
+
+
+@case(empty(1), [0.6])
+def horner(x, y):
+    value, t = ice.constant(0.0), ice.at(y, 0)
+    for c in (0.5, -1.0, 0.25, 2.0):
+        value = value * t + c
+    return value
+
+
+@case(empty(1), [2.5])
+def cube_root(x, y, *, steps=8):
+    a, r = ice.at(y, 0), ice.constant(1.5)
+    for _ in ice.repeat(steps):
+        r = (2 * r + a / (r * r)) / 3
+    return r
+
+
+@case(empty(1), [0.4])
+def secant(x, y, *, tolerance=1e-3):
+    """cos t = t + y."""
+    shift = ice.at(y, 0)
+    a, b = ice.constant(0.0), ice.constant(1.0)
+    while ice.while_(abs(b - a) > tolerance):
+        at_a, at_b = torch.cos(a) - a - shift, torch.cos(b) - b - shift
+        a, b = b, b - at_b * (b - a) / (at_b - at_a)
+    return b
+
+
+@case(empty(1), [0.3])
+def golden_section(x, y, *, steps=12):
+    centre = ice.at(y, 0)
+    low, high = ice.constant(-1.0), ice.constant(1.0)
+    for _ in ice.repeat(steps):
+        left, right = high - 0.618 * (high - low), low + 0.618 * (high - low)
+        worse = (left - centre) ** 2 > (right - centre) ** 2
+        low, high = ice.where(worse, left, low), ice.where(worse, high, right)
+    return 0.5 * (low + high)
+
+
+# --------------------------------------------------------------------------- sequences
+
+
+@case(EMPTY, SERIES)
+def moving_average(x, y):
+    return (y + ice.previous(y) + ice.previous(y, 2)) / 3
+
+
+@case(EMPTY, SERIES)
+def exponential_smoothing(x, y, *, rate=0.3):
+    level = ice.at(y, 0)
+    for t in ice.repeat(ice.count()):
+        level = level + rate * (ice.at(y, t) - level)
+    return level
+
+
+@case(EMPTY, SERIES)
+def autocorrelation(x, y, *, lag=2):
+    centred = y - ice.mean(y)
+    return ice.sum(centred * ice.previous(centred, lag)) / ice.sum(centred**2)
+
+
+@case(EMPTY, SERIES)
+def largest_subarray(x, y):
+    best, here = ice.at(y, 0), ice.constant(0.0)
+    for t in ice.repeat(ice.count()):
+        here = max(here, 0) + ice.at(y, t)
+        best = max(best, here)
+    return best
+
+
+@case(EMPTY, SERIES)
+def inversions(x, y):
+    count = 0 * y
+    for k in ice.repeat(ice.count()):
+        before = ice.index() > k
+        count = count + before * (ice.at(y, k) > y + (ice.index() == k))
+    return ice.sum(count)
+
+
+@case(EMPTY, SERIES)
+def median(x, y):
+    below = 0 * y
+    for k in ice.repeat(ice.count()):
+        below = below + (y > ice.at(y, k) + (ice.index() == k))
+    return ice.sum(y * (below == 5) + y * (below == 6)) / 2
+
+
+@case(EMPTY, SERIES)
+def running_maximum(x, y):
+    best, step = +y, ice.constant(1)
+    while ice.while_(step < ice.count()):
+        best = max(best, ice.previous(best, step, -9.0))
+        step = 2 * step
+    return best
+
+
+@case(EMPTY, torch.sort(SERIES).values)
+def binary_search(x, y, *, wanted=0.11):
+    low, high = ice.constant(0), +ice.count()
+    while ice.while_(low < high):
+        middle = (low + high) // 2
+        less = ice.at(y, middle) < wanted
+        low, high = ice.where(less, middle + 1, low), ice.where(less, high, middle)
+    return low
+
+
+@case(EMPTY, (SERIES > 0).double())
+def longest_run(x, y):
+    best, run = ice.constant(0), ice.constant(0)
+    for t in ice.repeat(ice.count()):
+        run = torch.round((run + 1) * ice.at(y, t))
+        best = max(best, run)
+    return best
+
+
+@case(EMPTY, (SERIES > 0).double())
+def rule_110(x, y, *, steps=4):
+    cell = torch.round(y)
+    for _ in ice.repeat(steps):
+        left, right = ice.previous(cell), ice.previous(cell, -1)
+        code = torch.round(4 * left + 2 * cell + right)
+        cell = ice.constant([0, 1, 1, 1, 0, 1, 1, 0])[code]
+    return cell
+
+
+@case(uniform(10, 2), uniform(10))
+def recurrent_network(x, y):
+    state = ice.constant([0.0, 0.0])
+    for t in ice.repeat(ice.count()):
+        state = torch.tanh([[0.5, -0.4], [0.3, 0.6]] @ state + ice.at(x, t))
+    return state
+
+
+@case(EMPTY, SERIES)
+def kalman_filter(x, y, *, drift=0.1, noise=0.2):
+    state, spread = ice.constant(0.0), ice.constant(1.0)
+    for t in ice.repeat(ice.count()):
+        spread = spread + drift
+        gain = spread / (spread + noise)
+        state = state + gain * (ice.at(y, t) - state)
+        spread = (1 - gain) * spread
+    return state
+
+
+@case(empty(5), [0.1, -0.2, 0.3, 0.0, 0.5])
+def value_iteration(x, y, *, discount=0.5, steps=10):
+    value = 0 * y
+    for _ in ice.repeat(steps):
+        value = y + discount * max(value, ice.at(value, ice.index() - 1), ice.previous(value, -1))
+    return value
+
+
+@case(uniform(12, 1, low=0.0), uniform(12, low=0.0))
+def metropolis(x, y, *, width=1.0):
+    """Random numbers are data: x proposes, y accepts."""
+    place, total = ice.constant(0.2), ice.constant(0.0)
+    for t in ice.repeat(ice.count()):
+        new = place + width * (ice.at(x[0], t) - 0.5)
+        place = ice.where(ice.at(y, t) < torch.exp(place**2 - new**2), new, place)
+        total = total + place
+    return total / ice.count()
+
+
+@case(torch.tensor([[2.0], [3.0], [4.0]]).double(), [3, 4, 6])
+def knapsack(x, y):
+    """Weights x, worths y, and room for 6."""
+    best = ice.constant([0.0] * 7)
+    for t in ice.repeat(ice.count()):
+        weight, worth = torch.round(ice.at(x[0], t)), ice.at(y, t)
+        taken = [best[k - weight] + worth - 99 * (weight > k) for k in range(7)]
+        best = max(best, ice.concat(*taken))
+    return best[6]
+
+
+# ------------------------------------------------------------------------------ physics
+
+
+@case(empty(1), [0.8])
+def pendulum(x, y, *, h=0.1, steps=20):
+    """By Runge and Kutta's method of fourth order."""
+    s = ice.concat(ice.at(y, 0), ice.constant(0.0))
+
+    def rate(u):
+        return ice.concat(u[1], -torch.sin(u[0]))
+
+    for _ in ice.repeat(steps):
+        a = rate(s)
+        b = rate(s + 0.5 * h * a)
+        c = rate(s + 0.5 * h * b)
+        d = rate(s + h * c)
+        s = s + h / 6 * (a + 2 * b + 2 * c + d)
+    return s
+
+
+@case(empty(9), torch.eye(9)[4])
+def heat(x, y, *, rate=0.2, steps=10):
+    u = +y
+    for _ in ice.repeat(steps):
+        u = u + rate * (ice.previous(u) - 2 * u + ice.previous(u, -1))
+    return u
+
+
+@case(uniform(4, 2), uniform(4, low=0.5))
+def gravity(x, y):
+    """The force on every body, with masses y."""
+    force = 0 * x
+    for j in ice.repeat(ice.count()):
+        apart = ice.at(x, j) - x
+        force = force + ice.at(y, j) * apart * (apart @ apart + 0.01) ** (-1.5)
+    return force
+
+
+@case(empty(1), [0.4])
+def logistic_map(x, y, *, rate=3.2, steps=20):
+    v = ice.at(y, 0)
+    for _ in ice.repeat(steps):
+        v = rate * v * (1 - v)
+    return v
+
+
+@case(empty(4), [0.1, 0.2, 0.3, 0.4])
+def markov_chain(x, y, *, steps=20):
+    p = ice.constant([1.0, 0.0, 0.0])
+    for _ in ice.repeat(steps):
+        p = p @ [[0.5, 0.25, 0.25], [0.2, 0.6, 0.2], [0.1, 0.3, 0.6]]
+    return p
+
+
+# ------------------------------------------------------------------------------- the run
+
+
+def flat(value: Any) -> torch.Tensor:
+    """Answers as one row."""
+    if isinstance(value, (tuple, list)):
+        return torch.cat([flat(v) for v in value])
+    return value.reshape(-1)
+
+
+def ran(name: str) -> str:
+    """What became of an algorithm at the first try."""
+    made, data, targets = CASES[name]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        program = ice.compile(made, eps=EPS, example=(data, targets))
+        result = ice.Computer.for_programs([program]).run(program, data, targets, backend="fused")
+    exact = flat(made(data, targets))
+    off = float((flat(result.value) - exact).abs().max())
+    assert off <= result.enclosure.error + 1e-13 * max(1.0, float(exact.abs().max()))
+    warned = any(issubclass(w.category, ice.errors.PrecisionWarning) for w in told)
+    if off > EPS * max(1.0, float(exact.abs().max())) and not warned:
+        return f"off by {off:.1e}"
+    return "ran, warned" if warned else "ran"
+
+
+def main() -> int:
+    """All of them."""
+    found = {}
+    for name in CASES:
+        began = time.process_time()
+        try:
+            found[name] = ran(name)
+        except Exception as error:
+            found[name] = f"{type(error).__name__}: {str(error)[:300]}"
+        print(f"{name:24} {time.process_time() - began:5.1f} s  {found[name]}", flush=True)
+    count = sum(v.startswith("ran") for v in found.values())
+    print(f"{count} of {len(found)} ran at the first try")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
