@@ -22,7 +22,6 @@ from iceform.expressions.extremes import enclosed
 from iceform.expressions.formulas import parsing
 from iceform.expressions.formulas.enclosing import jets as jet
 from iceform.expressions.formulas.table import arities
-from iceform.paper.verification import ball_function
 
 F64 = torch.float64
 Z = torch.linspace(-2.9, 2.9, 59, dtype=F64)
@@ -561,7 +560,7 @@ def test_jets_hold_what_ball_arithmetic_makes_of_the_rules(text, at, order):
     assume(bool(found.magnitude < 1e100))
     before, flint.ctx.prec = flint.ctx.prec, 500
     try:
-        exact = ball_function(rate)(flint.arb(at))
+        exact = ScalarFunction(rate, "rate").balls(flint.arb(at))
         assume(exact.is_finite())
         assert float(found.low) <= exact <= float(found.high)
     finally:

@@ -16,8 +16,10 @@ from iceform.arithmetic import Interval, Jet
 from iceform.arithmetic.doubled import Doubled
 from iceform.arithmetic.units import SAFE_MINIMUM
 from iceform.errors import BoundError, DtypeError, ProgramError, ShapeError
+from iceform.expressions.ball_tensors import BallTensor
 from iceform.expressions.extremes import extremes
 from iceform.expressions.formulas.enclosing import jets
+from iceform.expressions.formulas.functions import ball_function
 from iceform.expressions.formulas.polynomials import polynomial
 from iceform.expressions.formulas.trees import Node
 from iceform.expressions.tracing import UntraceableError, trace
@@ -216,6 +218,21 @@ class ScalarFunction:
             *(end.to(z.off.device).reshape(z.shape) for end in (found.low, found.high))
         )
 
+    def balls(self, z: Any) -> Any:
+        """Of a ball, or of an array of them: an enclosure of the values of the function.
+
+        Raises
+        ------
+        ProgramError
+            If it cannot be followed.
+        """
+        if isinstance(self._followed, str):
+            raise ProgramError(
+                f"f cannot be traced for ball arithmetic ({self._followed}); write it with torch "
+                "operations and without Python branches"
+            )
+        return ball_function(self._followed)(z)
+
     def slopes(self, low: float, high: float) -> tuple[float, float] | None:
         """Proven bounds of f' on ``[low, high]``; None where there are none.
 
@@ -235,6 +252,8 @@ class ScalarFunction:
 
     def __call__(self, z: Tensor) -> Tensor:
         """Evaluate, checking that the result is a finite tensor of the same shape."""
+        if isinstance(z, BallTensor):
+            return BallTensor.of(self.balls(z))
         out = self.call(z)
         if not isinstance(out, Tensor) or out.shape != z.shape:
             got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__

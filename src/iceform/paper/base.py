@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from iceform.arithmetic import at_most
+from iceform.arithmetic.balls import balls_of, uppermost
 from iceform.certificates import (
     Certificate,
     DerivationStep,
@@ -29,6 +30,7 @@ from iceform.errors import (
     ProgramError,
 )
 from iceform.expressions import Loss, ScalarFunction
+from iceform.expressions.ball_tensors import BallTensor
 from iceform.heads import FrozenNetwork, LookUps, Prompt
 from iceform.heads.inspection import Trace, trace_network
 from iceform.heads.network import outside_transforms
@@ -348,8 +350,22 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
         )
 
     def _verify(self, *inputs: Tensor, certified: float, bits: int) -> Verification:
-        """One instance in ball arithmetic, by what :func:`set_verifier` was given."""
-        return _VERIFIER[0](self, inputs, certified, bits)
+        """One instance: the exact algorithm in ball arithmetic, against what is computed.
+
+        Inputs and outputs are floating-point numbers, so they are known exactly; only the
+        algorithm itself needs enclosing.
+        """
+        with balls_of(bits):
+            if inputs[0].ndim > 2:
+                raise ProgramError(
+                    "verify one instance at a time: inputs must have no batch dimension"
+                )
+            computed = BallTensor.of(self(*inputs))
+            exact = self._exactly(*map(BallTensor.of, inputs))  # type: ignore[arg-type]
+            gaps = abs((computed - exact).flatten())
+            measured = max(map(uppermost, gaps))
+        # Written so that NaN fails.
+        return Verification(measured <= certified, measured, certified, bits)
 
     # ---------------------------------------------------------------------------------- files
 
@@ -415,16 +431,6 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
     @abstractmethod
     def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
         """The inverse of :meth:`_config`, around a ready look-up table."""
-
-
-_VERIFIER: list[Callable[[Emulator, Sequence[Tensor], float, int], Verification]] = []
-
-
-def set_verifier(
-    verify: Callable[[Emulator, Sequence[Tensor], float, int], Verification],
-) -> None:
-    """Say what encloses the exact algorithm of a construction; it knows every one of them."""
-    _VERIFIER[:] = [verify]
 
 
 _COMPARED = 1025  # points at which a function given to load() is compared with its table

@@ -159,8 +159,8 @@ class GradientStep(ResidualEmulator):
         return self._exact_step(x, y, w, self.rates)
 
     def _exact_step(self, x: Tensor, y: Tensor, w: Tensor, rates: Rates) -> Tensor:
-        gradient = self._exact(x, y, w).mean(-2)
-        return (1 - rates.shrink) * w.double() - rates.gain * gradient
+        gradient, w = self._exact(x, y, w).mean(-2), w.double()
+        return w - (rates.shrink * w + rates.gain * gradient)
 
     def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
         return (2, 1, 1), (self.domain.dim,)
