@@ -23,6 +23,7 @@ from iceform import tuning
 from iceform.computer.fused import FastExecutor, State
 from iceform.computer.instructions import Instruction
 from iceform.computer.lookups import ScaledValue, Value
+from iceform.run.loops import record
 
 _BEFORE = ""  # the last result, beside the names of variables
 
@@ -197,14 +198,6 @@ class _Segment:
 
 def _pays(tensor: Tensor) -> bool:
     return tensor.is_cuda
-
-
-def record(body: Callable[[], list[State]]) -> tuple[list[State], Callable[[], None]]:
-    """What a body returns, and how to do again, in the same places, what it did."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        states = body()
-    return states, graph.replay
 
 
 def _held(state: State, name: str) -> Value:
