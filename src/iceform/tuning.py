@@ -36,7 +36,6 @@ COMPILE_LOWER = 16.0  # a parameter without a range may be smaller by this facto
 # computer/computer.py
 COMPUTER_LOOK = 64  # cycles between two looks at whether a literal run has come to a halt
 COMPUTER_LIMIT = 1 << 20  # cycles after which a program that should halt is taken not to
-COMPUTER_FEW = 2  # lanes whose tokens tell the program
 COMPUTER_REPLAYED = 1 << 23  # attention entries at most of a cycle that is run again with all lanes
 COMPUTER_FEW_REPLAYED = 1 << 18  # and of one that is run again with few
 

@@ -118,6 +118,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "        return not self.literal\n",
         ("tests/networks/test_weights_run.py", "-k", "multiplied_as_they_are"),
     ),
+    Mutant(
+        "the computer executes a program with whatever weights",
+        "computer/computer.py",
+        "            if not built:\n",
+        "            if False:\n",
+        ("tests/computer/test_execution.py", "-k", "no_other_weights"),
+    ),
+    Mutant(
+        "tokens that were changed are executed as they were written",
+        "computer/prompt.py",
+        '        return "tokens" not in vars(self) or torch.equal(self.tokens, self._written())\n',
+        "        return True\n",
+        ("tests/computer/test_execution.py", "-k", "shifted_table"),
+    ),
     # ------------------------------------------------ of prompts in memory, what tokens hold
     Mutant(
         "rows: samples are read from the rows of another matrix",
@@ -666,7 +680,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an attestation of the computer allows any difference",
         "computer/attest.py",
-        "    return 2 * float(moved.max()) * max(1.0, float(stored)) + 2 * store\n",
+        "    return 4 * moved + 2 * store\n",
         "    return math.inf\n",
         ("tests/computer/test_execution.py", "-k", "attestation"),
     ),

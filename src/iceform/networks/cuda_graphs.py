@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from iceform.networks.attestation import piece_recorder
 from iceform.networks.frozen import FrozenLayers
 from iceform.networks.graph import NetworkGraph
 from iceform.networks.pieces.base import DeferredChecks
+from iceform.run.loops import record
 from iceform.run.primitives import (
     count_nonzero,
     has_triton,
@@ -43,8 +44,8 @@ class _Recording:
 
     Attributes
     ----------
-    graph
-        What the device does.
+    again
+        Does on the device what was recorded.
     inputs, results, numbers
         Where it reads and writes.
     deferred
@@ -57,7 +58,7 @@ class _Recording:
         And the tables, which are nobody's to take away.
     """
 
-    graph: torch.cuda.CUDAGraph
+    again: Callable[[], None]
     inputs: list[Tensor]
     results: list[Any]
     numbers: Tensor
@@ -79,7 +80,7 @@ class _Recording:
         """Copies of the results."""
         for held, given in zip(self.inputs, tensors, strict=True):
             held.copy_(given)
-        self.graph.replay()
+        self.again()
         return [r.clone() if isinstance(r, Tensor) else r for r in self.results]
 
 
@@ -186,18 +187,16 @@ def _recorded(
     model.covered(graph)  # which waits, the first time
     kept = [places for part in parts for places in (part._buffers, part._modules)]
     held = [(places, name, one) for places in kept for name, one in places.items()]
-    recording = torch.cuda.CUDAGraph()
     with torch.inference_mode(False), torch.no_grad():
         inputs = [t.detach().clone() for t in tensors]
         try:
-            with torch.cuda.graph(recording, capture_error_mode="thread_local"):
-                results, numbers, later = _run(model, graph, inputs)
+            (results, numbers, later), again = record(lambda: _run(model, graph, inputs))
         except RuntimeError:
             torch.cuda.synchronize()
             return None
     tables = _tables(model, tensors[0].device)
     hooks = [calls for part in parts for calls in (part._forward_hooks, part._forward_pre_hooks)]
-    return _Recording(recording, inputs, results, numbers, later, hooks, held, tables)
+    return _Recording(again, inputs, results, numbers, later, hooks, held, tables)
 
 
 def _tables(model: NetworkModel, device: torch.device) -> list[object]:
