@@ -111,7 +111,12 @@ STATED: list[tuple[str, str, str, list[str]]] = [
     ("*", "defined", "versions that pyproject.toml asks for", ["3.11"]),
     ("*", "theirs", "the paper's address", ["2508.17550"]),
     ("*", "theirs", "the paper's section on linear layers", ["4.3"]),
-    ("*", "theirs", "sales and features of the Ames houses (estimator_tests/studies)", ["2930", "79"]),
+    (
+        "*",
+        "theirs",
+        "sales and features of the Ames houses (test_settings)",
+        ["2930", "79"],
+    ),
     ("results/README.md", "theirs", "rows of house_prices (test_settings)", ["1460"]),
     (
         "docs/studies.md",

@@ -75,7 +75,6 @@ class ComparisonRow:
     what: str
     passes: int
     seconds: float
-    other_seconds: float
     digest: str
     ledger: Ledger
     same: bool = True
@@ -398,7 +397,6 @@ def _row(job: _Job, answer: _Comparison) -> ComparisonRow:
         what=answer.what,
         passes=answer.ours.n_passes_,
         seconds=answer.seconds[0],
-        other_seconds=answer.seconds[1],
         digest=answer.ours.digest_,
         ledger=answer.ours.ledger_,
         same=answer.same,
