@@ -112,7 +112,7 @@ STATED: list[tuple[str, str, str, list[str]]] = [
     (
         "*",
         "theirs",
-        "sales and features of the Ames houses (estimator_tests/studies)",
+        "sales and features of the Ames houses (test_settings)",
         ["2930", "79"],
     ),
     ("results/README.md", "theirs", "rows of house_prices (test_settings)", ["1460"]),

@@ -2,6 +2,8 @@
 
 import pytest
 
+pytest.importorskip("nbclient", reason="needs nbclient and nbformat")
+
 from tests.notebooks import assert_as_stored
 from tests.test_documentation import missing_names, undocumented
 

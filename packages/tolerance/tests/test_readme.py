@@ -1,11 +1,10 @@
-"""The package's README: its block and its commands run. Names in the documentation exist."""
+"""The package's README: its block and its commands run."""
 
 import re
 import shlex
 from pathlib import Path
 
 from iceform_tolerance.command import main
-from tests.test_documentation import missing_names
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
@@ -21,7 +20,3 @@ def test_the_first_command_runs(capsys):
     words = shlex.split(line[1].replace("4 8 1024 64", "1 2 24 8"))  # smaller: it takes a minute
     assert main([*words, "--no-search"]) == 0
     assert "bfloat16" in capsys.readouterr().out
-
-
-def test_names_that_pages_refer_to_exist():
-    assert not missing_names("iceform_tolerance")

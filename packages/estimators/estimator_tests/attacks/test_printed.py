@@ -20,6 +20,8 @@ from iceform_estimators.demo.program import execute
 from iceform_estimators.tables import read
 from tests.attacks.printed import Said, after, assert_true
 
+_FOLDER = tempfile.TemporaryDirectory()
+
 
 @cache
 def _run() -> TableRun:
@@ -62,7 +64,7 @@ def demonstrations(c: Certificate) -> list[Said]:
 
 @cache
 def _executed() -> Any:
-    return execute()
+    return execute(Path(_FOLDER.name))
 
 
 @pytest.mark.parametrize(
