@@ -49,8 +49,9 @@ def _programs(path: Path, how: str) -> str:
     found = kept["found"]
     least = found["margin"]
     lead = "" if least is None else f" The right word led by at least {least:.1f} logits."
+    least_tokens = f"{kept['shortest']} to " if kept.get("shortest") else "at most "
     return (
-        f"{found['programs']:,} random programs of at most {kept['longest']} tokens on "
+        f"{found['programs']:,} random programs of {least_tokens}{kept['longest']} tokens on "
         f"`{kept['machine']}` ({kept['weights_sha256'][:12]}...), {found['tokens']:,} tokens {how} "
         f"on a {kept['device'].upper()}, in batches of {kept['batch']}: "
         f"**{found['wrong']} wrong**.{lead}"
@@ -63,8 +64,9 @@ def random_programs() -> str:
 
 
 def forced_programs() -> str:
-    """Random programs in one pass each."""
-    return _programs(FORCED, "by teacher forcing")
+    """Random programs in one pass each: any, and long ones."""
+    files = (FORCED, FORCED.with_name("text-forced-long.json"))
+    return "\n\n".join(_programs(path, "by teacher forcing") for path in files)
 
 
 def speed() -> str:
