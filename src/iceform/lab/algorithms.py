@@ -95,6 +95,11 @@ def _at_least_one(counts: Tensor) -> Tensor:
     return torch.where(counts > 0, counts, torch.ones_like(counts))
 
 
+def stable_damping(dim: int) -> float:
+    """|x|^2 is d in the mean; 4 more keep steps stable where it is large and examples are few."""
+    return float(dim + 4)
+
+
 def chebyshev_steps(count: int, low: float = 1.0, high: float = 2.0) -> tuple[float, ...]:
     """Steps 1/lambda at the Chebyshev nodes of [low, high], from both ends in turn.
 

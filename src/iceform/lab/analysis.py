@@ -27,6 +27,7 @@ from iceform.lab.algorithms import (
     least_squares_weights,
     predicted,
     ridge_weights,
+    stable_damping,
 )
 from iceform.lab.model import TrainableNetwork
 from iceform.lab.shape import GPT2Shape
@@ -149,7 +150,7 @@ def by_context(
 
 def algorithms_for(task: InContextTask, x: Tensor, y: Tensor, most: int = 32) -> dict[str, Tensor]:
     """Predictions of descent after 1, 2, 4, ... steps, ridge, least squares, and Bayes."""
-    damping = task.dim + 4.0
+    damping = stable_damping(task.dim)
     out, count = {}, 1
     while count <= most:
         for mechanism in ("primal", "dual"):
@@ -298,7 +299,7 @@ def _probed(state: Tensor, target: Tensor) -> float:
     middle = target[:half].mean(0)
     a, b = inputs[:half], target[:half] - middle
     eye = torch.eye(a.shape[1], dtype=a.dtype)
-    maps = [torch.linalg.solve(a.T @ a + half * 10.0**p * eye, a.T @ b) for p in range(-6, 1)]
+    maps = [torch.linalg.solve(a.T @ a + half * 10**p * eye, a.T @ b) for p in range(-6, 1)]
 
     def score(fitted: Tensor, rows: slice) -> float:
         off = (inputs[rows] @ fitted + middle - target[rows]).square().sum()

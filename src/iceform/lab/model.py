@@ -19,7 +19,7 @@ from torch import Tensor
 from iceform import store
 from iceform.computer import Program
 from iceform.errors import IntegrityError, ProgramError, ShapeError, TargetError
-from iceform.lab.algorithms import MECHANISMS, PrefixDescent, chebyshev_steps
+from iceform.lab.algorithms import MECHANISMS, PrefixDescent, chebyshev_steps, stable_damping
 from iceform.lab.circuits import PARTS, DescentCircuit
 from iceform.lab.network import embedded, read_out, run, stacked
 from iceform.lab.shape import GPT2Shape, interleaved
@@ -299,8 +299,8 @@ def compiled(
         descent = algorithm
     else:
         check_choice("algorithm", algorithm, MECHANISMS)
-        # |x|^2 is d in the mean; 4 more keep steps stable where it is large and examples are few.
-        descent = PrefixDescent(chebyshev_steps(shape.layers - 1), shape.dim + 4.0, algorithm)
+        steps = chebyshev_steps(shape.layers - 1)
+        descent = PrefixDescent(steps, stable_damping(shape.dim), algorithm)
     circuit = DescentCircuit(shape, descent, tuple(parts), **settings)
     own = circuit.tensors()
     drawn = random_network(shape, seed).tensors

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from iceform.lab.algorithms import PrefixDescent, chebyshev_steps
+from iceform.lab.algorithms import PrefixDescent, chebyshev_steps, stable_damping
 from iceform.lab.model import TrainableNetwork, compiled, random_network
 from iceform.lab.shape import GPT2Shape
 from iceform.validation import check_choice
@@ -50,7 +50,8 @@ def _looped(network: TrainableNetwork, name: str) -> TrainableNetwork:
 
 def _compiled_loop(shape: GPT2Shape, seed: int) -> TrainableNetwork:
     steps = chebyshev_steps(1) * (shape.layers - 1)
-    return _looped(compiled(PrefixDescent(steps, shape.dim + 4.0), shape, seed=seed), "looped")
+    descent = PrefixDescent(steps, stable_damping(shape.dim))
+    return _looped(compiled(descent, shape, seed=seed), "looped")
 
 
 STARTS_BY_NAME: dict[str, Callable[[GPT2Shape], TrainingStart]] = {

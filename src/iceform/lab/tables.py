@@ -52,16 +52,12 @@ class LabTable:
         return [head, *([_shown(d), *(_shown(found.get((d, a))) for a in across)] for d in down)]
 
     def __str__(self) -> str:
-        lines = self.pivot()
-        widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-        shown = [
-            "  ".join(
-                value.ljust(w) if i == 0 else value.rjust(w)
-                for i, (value, w) in enumerate(zip(line, widths, strict=True))
-            )
-            for line in lines
-        ]
-        return "\n".join([f"{self.title} ({self.y} by {self.x})", *shown])
+        return "\n".join([f"{self.title} ({self.y} by {self.x})", *_aligned(self.pivot())])
+
+    def listing(self) -> str:
+        """Every row with every column."""
+        rows = [[_shown(value) for value in row.values()] for row in self.rows]
+        return "\n".join(_aligned([self.columns, *rows]))
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON; :meth:`from_dict` reads it."""
@@ -77,3 +73,13 @@ def _shown(value: Cell) -> str:
     if value is None:
         return "-"
     return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _aligned(lines: list[list[str]]) -> list[str]:
+    """The first column flush left, all others right."""
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    sides = ["<", *">" * (len(widths) - 1)]
+    return [
+        "  ".join(f"{v:{s}{w}}" for v, s, w in zip(line, sides, widths, strict=True))
+        for line in lines
+    ]

@@ -33,7 +33,6 @@ from iceform.validation import check_positive, check_size
 
 _ADAM = torch.optim.Adam([torch.zeros(1)]).defaults  # torch's own betas and epsilon
 _STATE, _RESULT = "lab checkpoint", "lab result"
-_HELD_OUT = 2**32 - 1  # the step whose prompts no training sees
 Progress = Callable[[int, int], None]  # steps done, steps in all
 
 
@@ -86,8 +85,8 @@ class TrainingPlan:
         return self.task.draw(count or self.batch, self.length, source)
 
     def held_out_prompts(self) -> Examples:
-        """The same for all seeds."""
-        return self.prompts(0, _HELD_OUT, self.held_out)
+        """The same for all seeds, of a step that no training comes to."""
+        return self.prompts(0, 2**32 - 1, self.held_out)
 
     def rate(self, step: int) -> float:
         """The share of its rate that a network takes at a step."""

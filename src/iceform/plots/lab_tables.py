@@ -24,14 +24,14 @@ def lab_table(table: LabTable, *, logarithmic: bool = False, theme: Theme = LIGH
     groups = list(dict.fromkeys(table.column(table.by)))
     numbers = all(isinstance(value, int | float) for value in along)
     with theme.applied():
-        figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+        figure = Figure(figsize=(6, 4), layout="constrained")
         axes = figure.subplots()
         for number, group in enumerate(groups):
             rows = table.where(**{table.by: group})
             colour = theme.lines[number % len(theme.lines)]
             x, y = rows.column(table.x), rows.column(table.y)
             if numbers:
-                axes.plot(x, y, "o-", color=colour, ms=3, lw=1.3, label=str(group))  # type: ignore[arg-type]
+                axes.plot(x, y, "o-", color=colour, ms=3, label=str(group))  # type: ignore[arg-type]
             else:
                 width = 1 / (len(groups) + 1)
                 at = [along.index(value) + number * width for value in x]
