@@ -7,8 +7,7 @@ pair is the logit of the clean answer's word less that of the corrupt one's, so 
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -45,6 +44,8 @@ class CaseSpec:
         Weights as trained networks have them; those disturbed and trained.
     decoys, copies, basis
         Heads a layer that no answer depends on, parallel copies of every head, the seed of a basis.
+    noise
+        By which an annealed case's weights are disturbed.
     seed
         Of the pairs.
     """
@@ -56,6 +57,7 @@ class CaseSpec:
     decoys: int = 3
     copies: int = 1
     basis: int | None = None
+    noise: float = 1e-3
     seed: int = 0
 
     @property
@@ -95,8 +97,9 @@ class Truth:
     names
         The edges, as MIB names them.
     effect, radius
-        By how much the metric moves when the edge alone carries the corrupt run's value, as a share
-        of what the whole corruption does (-1: all of it), and how well that is known; (pairs, edges).
+        By how much the metric moves when the edge alone carries the corrupt run's value, as a
+        share of what the whole corruption does (-1: all of it), and how well that is known;
+        (pairs, edges).
     recorded, carrying
         Edges that could carry something; those that do carry a difference in one of these pairs.
     effective
@@ -130,14 +133,14 @@ class Truth:
 
     @property
     def violations(self) -> list[str]:
-        """Edges outside *carrying* that have an effect beyond its radius: none, of a compiled case."""
+        """Edges outside *carrying* with an effect beyond its radius: a compiled case has none."""
         beyond = (self.effect.abs() > self.radius).any(0) & ~self.carrying
         return [self.names[i] for i in beyond.nonzero()[:, 0].tolist()]
 
 
 @dataclass(frozen=True, eq=False)
 class CompiledCase:
-    """A program as a GPT2LMHeadModel: design, config, tensors in float32 and the words of answers."""
+    """A program as a GPT2LMHeadModel: design, config, tensors in float32, centres of bins."""
 
     spec: CaseSpec
     program: BenchProgram
@@ -249,7 +252,9 @@ def compile_case(spec: CaseSpec) -> CompiledCase:
 
 def _annealed(case: CompiledCase) -> CompiledCase:
     ids, exact = _drawn(case.program, _ANNEALING, 10**7)
-    trained = annealed(case.network, ids, exact, case.read, seed=case.spec.seed)
+    trained = annealed(
+        case.network, ids, exact, case.read, noise=case.spec.noise, seed=case.spec.seed
+    )
     moved = {name: t.float() for name, t in trained.tensors().items()}
     return replace(case, tensors={**case.tensors, **moved})
 
@@ -330,8 +335,3 @@ def exact_truth(case: CompiledCase, pairs: Pairs, *, every: bool = False) -> Tru
 def _carries(runs: PatchedRuns, edge: Edge) -> bool:
     found = runs.carried(edge)
     return bool((found.center > found.radius).any())
-
-
-def as_record(spec: CaseSpec) -> dict[str, Any]:
-    """For JSON."""
-    return {k: v for k, v in asdict(spec).items() if not (isinstance(v, float) and math.isnan(v))}

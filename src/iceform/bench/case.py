@@ -1,9 +1,9 @@
 """A case: a network, pairs of prompts and the truth about its circuit, in memory or in a folder.
 
-A folder holds ``model.safetensors`` and ``config.json``, which transformers and TransformerLens open,
-``case.json``, ``graph.json`` (MIB's circuit format), ``variables.safetensors``, ``pairs.safetensors``
-and ``effects.safetensors``. Nothing in it is believed: seals are checked, splits are compared, labels
-must follow from effects, and effects are computed again.
+A folder holds ``model.safetensors`` and ``config.json``, which transformers and TransformerLens
+open, ``case.json``, ``graph.json`` (MIB's circuit format), ``variables.safetensors``,
+``pairs.safetensors`` and ``effects.safetensors``. Nothing in it is believed: seals are checked,
+splits are compared, labels must follow from effects, and effects are computed again.
 """
 
 from __future__ import annotations
@@ -103,7 +103,11 @@ class Case:
 
     def private(self, seed: int, count: int = SPLITS["test"]) -> tuple[Pairs, Truth]:
         """Pairs that nobody has seen, and the truth on them; none is among the public ones."""
-        seen = {_key(c, k) for p in self.splits.values() for c, k in zip(p.clean, p.corrupt, strict=True)}
+        seen = {
+            _key(c, k)
+            for p in self.splits.values()
+            for c, k in zip(p.clean, p.corrupt, strict=True)
+        }
         pairs = draw_pairs(self.compiled, count, _PRIVATE + seed, seen)
         return pairs, exact_truth(self.compiled, pairs)
 
@@ -155,16 +159,20 @@ class Case:
         try:
             from transformer_lens.model_bridge import TransformerBridge
         except ImportError:
-            raise ProgramError("transformer-lens is missing: pip install 'iceform[interp]'") from None
+            raise ProgramError(
+                "transformer-lens is missing: pip install 'iceform[interp]'"
+            ) from None
         with tempfile.TemporaryDirectory() as folder:
             self.save_model(Path(folder))
             return TransformerBridge.boot_transformers(str(folder), dtype=dtype).eval()
 
-    def from_transformer_lens(self, edge_scores: Mapping[tuple[Any, Any], float]) -> dict[str, float]:
+    def from_transformer_lens(
+        self, edge_scores: Mapping[tuple[Any, Any], float]
+    ) -> dict[str, float]:
         """Scores of TransformerLens' ``attribution_patch`` by edge, summed over positions.
 
-        It scores what patching towards ``clean`` does to the metric; give it the prompts of a pair the
-        other way round for the effect of a corruption.
+        It scores what patching towards ``clean`` does to the metric; give it the prompts of a pair
+        the other way round for the effect of a corruption.
         """
         found = dict.fromkeys(self.edges, 0.0)
         for (writer, reader), value in edge_scores.items():
@@ -210,8 +218,12 @@ class Case:
         nodes = ["input"]
         for layer in range(net.layers):
             nodes += [f"a{layer}.h{head}" for head in range(net.heads)] + [f"m{layer}"]
-        used = {n.partition("->")[0] for n, e in zip(truth.names, truth.effective, strict=True) if e}
-        each = zip(truth.names, truth.effect.mean(0).tolist(), truth.effective.tolist(), strict=True)
+        used = {
+            n.partition("->")[0] for n, e in zip(truth.names, truth.effective, strict=True) if e
+        }
+        each = zip(
+            truth.names, truth.effect.mean(0).tolist(), truth.effective.tolist(), strict=True
+        )
         return {
             "cfg": {"n_layers": net.layers, "n_heads": net.heads, "parallel_attn_mlp": False,
                     "d_model": net.embedding.shape[1]},
@@ -243,16 +255,16 @@ class Case:
                     edge = truth.names[int(differ.nonzero()[0])]
                     said = bool(getattr(truth, name)[truth.names.index(edge)])
                     raise IntegrityError(
-                        f"{self.id}: {edge} is {'' if said else 'not '}called {name} on {split}, and "
-                        f"the design says otherwise; build the case again"
+                        f"{self.id}: {edge} is {'' if said else 'not '}called {name} on {split}, "
+                        "and the design says otherwise; build the case again"
                     )
             off = (truth.effect - meant.effect).abs() > truth.radius + meant.radius
             if bool(off.any()):
-                pair, edge = (int(i) for i in off.nonzero()[0])
+                pair, at = (int(i) for i in off.nonzero()[0])
                 raise IntegrityError(
-                    f"{self.id}: the effect of {truth.names[edge]} on pair {pair} of {split} is said "
-                    f"to be {float(truth.effect[pair, edge]):.6g}, and it is "
-                    f"{float(meant.effect[pair, edge]):.6g}; build the case again"
+                    f"{self.id}: the effect of {truth.names[at]} on pair {pair} of {split} is said "
+                    f"to be {float(truth.effect[pair, at]):.6g}, and it is "
+                    f"{float(meant.effect[pair, at]):.6g}; build the case again"
                 )
 
 
@@ -309,15 +321,21 @@ def read_case(folder: str | Path, *, verify: bool = True) -> Case:
         raise IntegrityError(f"{path} does not describe a case: {broken}") from None
     for name, digest in digests.items():
         if sha256((path / name).read_bytes()).hexdigest() != digest:
-            raise IntegrityError(f"{path / name} is not the file that case.json names; build it again")
-    tensors = {name: store.read_tensors(path / f"{name}.safetensors", _KIND).tensors for name in _FILES}
+            raise IntegrityError(
+                f"{path / name} is not the file that case.json names; build it again"
+            )
+    tensors = {
+        name: store.read_tensors(path / f"{name}.safetensors", _KIND).tensors for name in _FILES
+    }
     weights = store.read_tensors(path / store.WEIGHTS, _KIND).tensors
     _check_weights(path, spec, weights, compiled.tensors)
     compiled = CompiledCase(
         spec, compiled.program, compiled.design, compiled.config, weights, compiled.centres
     )
     splits = {
-        split: Pairs(*(tensors["pairs"][f"{split}.{name}"] for name in ("clean", "corrupt", "words")))
+        split: Pairs(
+            *(tensors["pairs"][f"{split}.{name}"] for name in ("clean", "corrupt", "words"))
+        )
         for split in SPLITS
     }
     check_splits(splits)
@@ -336,7 +354,7 @@ def _check_weights(
     for name, tensor in implied.items():
         free = spec.annealed and ".attn." in name  # trained: other machines round otherwise
         same = name in weights and weights[name].shape == tensor.shape
-        if not same or not free and not torch.equal(weights[name], tensor):
+        if not same or (not free and not torch.equal(weights[name], tensor)):
             raise IntegrityError(f"{path}: the weight {name} is not the one that the case implies")
 
 
@@ -364,9 +382,9 @@ def _check_labels(path: Path, case: Case, held: dict[str, Tensor]) -> None:
             if bool(wrong.any()):
                 at = int(wrong.nonzero()[0])
                 raise IntegrityError(
-                    f"{path}: {truth.names[at]} is labelled {'' if label[at] else 'not '}effective on "
-                    f"{split}, and its mean effect is {float(truth.strength[at]):.3g} (the floor is "
-                    f"{truth.floor:g}); build the case again"
+                    f"{path}: {truth.names[at]} is labelled {'' if label[at] else 'not '}effective "
+                    f"on {split}, and its mean effect is {float(truth.strength[at]):.3g} (the "
+                    f"floor is {truth.floor:g}); build the case again"
                 )
 
 

@@ -1,8 +1,8 @@
-"""What makes a circuit harder to find: designs into designs, and a network that has been trained on.
+"""What makes a circuit harder to find: designs into designs, and a network that is trained on.
 
-``decoys`` adds heads with weights like the others' that no answer depends on, ``copies`` makes every
-path redundant, ``basis`` turns the features. ``annealed`` leaves the design: the weights are disturbed
-and trained for a while, so that they are dense. How close it then comes is measured.
+``decoys`` adds heads with weights like the others' that no answer depends on, ``copied`` makes
+every path redundant, ``turned`` mixes the features. ``annealed`` leaves the design: weights are
+disturbed and trained for a while, so that they are dense. How close it then comes is measured.
 """
 
 from __future__ import annotations
@@ -20,7 +20,18 @@ from iceform.heads.design import hidden_among
 from iceform.heads.rotation import Rotation
 
 SPARE = "spare"
-_FLAGS = {"null", "given", "data", "state", "code", "before", "one", "weight", "penalty", "momentum"}
+_FLAGS = {
+    "null",
+    "given",
+    "data",
+    "state",
+    "code",
+    "before",
+    "one",
+    "weight",
+    "penalty",
+    "momentum",
+}
 
 
 def with_features(design: Design, **sizes: int) -> Design:
@@ -42,7 +53,9 @@ def decoys(design: Design, count: int, seed: int, least: int = 3) -> Design:
         chosen = torch.randperm(len(names), generator=generator)[:2].tolist()
         factors = torch.randn(2, generator=generator, dtype=torch.float64)
         # In eighths, so that they are the same in every dtype.
-        return Row({names[i]: float((8 * f).round() / 8) for i, f in zip(chosen, factors, strict=True)})
+        return Row(
+            {names[i]: float((8 * f).round() / 8) for i, f in zip(chosen, factors, strict=True)}
+        )
 
     def head() -> Head:
         logit = tuple((row().times(4.0), row()) for _ in range(size))
@@ -75,7 +88,7 @@ def turned(design: Design, seed: int) -> Design:
 
 def annealed(
     network: HeadsNetwork, ids: Tensor, answers: Tensor, read: Callable[[Tensor], Tensor],
-    *, noise: float = 1e-3, steps: int = 250, rate: float = 3e-4, seed: int = 0,
+    *, noise: float, steps: int = 250, seed: int = 0,
 ) -> HeadsNetwork:  # fmt: skip
     """The heads' weights disturbed, then trained by AdamW towards the exact answers.
 
@@ -85,11 +98,12 @@ def annealed(
         What to start from, prompts (n, tokens) and their exact answers (n,).
     read
         The answer in the last stream.
-    noise, steps, rate, seed
-        The deviation of what is added to every weight; of the training.
+    noise, steps, seed
+        The deviation of what is added to every weight; of the training, whose rate grows as the
+        root of the noise.
     """
     generator = torch.Generator().manual_seed(seed)
-    start = network.start(ids)
+    start, rate = network.start(ids), math.sqrt(noise) / 100
     names = ("reads", "biases", "writes")
     live = {"reads": network.live[:, None, :, None, None], "biases": network.live[:, None, :, None],
             "writes": network.live[:, :, None, None]}  # fmt: skip

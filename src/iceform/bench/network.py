@@ -1,20 +1,20 @@
 r"""A GPT-2 of heads alone, run in float64 with a radius beside every number, edges patched at will.
 
-The feed-forward maps of a case are zero, and its norms have an epsilon so large that all they do is
-take a token's mean away: what is read is linear in the stream, and the stream is the sum of what the
-embedding and the heads wrote. So every edge, from a writer to one head's queries, keys or values,
-can carry another run's value alone.
+The feed-forward maps of a case are zero, and its norms have an epsilon so large that all they do
+is take a token's mean away: what is read is linear in the stream, and the stream is the sum of what
+the embedding and the heads wrote. So every edge, from a writer to one head's queries, keys or
+values, can carry another run's value alone.
 
 **Radii.** They enclose what real arithmetic would have given on the weights of the file; u is the
 unit roundoff of float64. A row of k numbers is off by (k + 2) u times the sum of absolute products,
-and by what its inputs are off. With logits off by :math:`\tau_j` the softmax average o of values v is off
-by at most
+and by what its inputs are off. With logits off by :math:`\tau_j` the softmax average o of values v
+is off by at most
 
 .. math:: e^{\max \tau} \sum_j p_j (e^{\tau_j} - 1) |v_j - o| + e^{2 \max \tau} \sum_j p_j r(v_j)
     + \gamma \sum_j p_j |v_j|,
 
-since :math:`\sum_j p_j (v_j - o) = 0`. A norm with the epsilon e shrinks a token of variance s by less than
-s/(2 e), which is far below u here (``check_norm``) and counted as one more unit of every read.
+since :math:`\sum_j p_j (v_j - o) = 0`. A norm with the epsilon e shrinks a token of variance s by
+less than s/(2 e), which is below u here (``check_norm``), one more unit of every read.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class HeadsNetwork:
             biases.append(held[at + "attn.c_attn.bias"].reshape(3, heads, -1))
             writes.append(held[at + "attn.c_proj.weight"].reshape(heads, -1, width))
         return cls(
-            held["wte.weight"], held["wpe.weight"], centred(held["lm_head.weight"]), torch.stack(reads),
-            torch.stack(biases), torch.stack(writes),
+            held["wte.weight"], held["wpe.weight"], centred(held["lm_head.weight"]),
+            torch.stack(reads), torch.stack(biases), torch.stack(writes),
         )  # fmt: skip
 
     def tensors(self) -> dict[str, Tensor]:
@@ -198,7 +198,9 @@ class HeadsNetwork:
         apart = (v.center[..., None, :, :] - out[..., None, :]).abs()
         moved = ((p * torch.expm1(tau))[..., None] * apart).sum(-2)
         grown = tau.amax(-1, keepdim=True).exp()
-        rounded = (3 * p.shape[-1] + 8) * UNIT * (p @ v.most) + _LEAST * v.most.sum(-2, keepdim=True)
+        rounded = (3 * p.shape[-1] + 8) * UNIT * (p @ v.most) + _LEAST * v.most.sum(
+            -2, keepdim=True
+        )
         radius = grown * moved + grown**2 * (p @ v.radius + rounded)
         return _map(Ball(out, radius * _UP), self.writes[layer, heads])
 
@@ -292,7 +294,7 @@ class PatchedRuns:
         )
 
     def node_effects(self, instead: str) -> dict[int, Ball]:
-        """Of every live head whose output is zeroed, its mean over the pairs, or the other run's."""
+        """Of every live head whose output is zero, its mean over the pairs, or the other run's."""
         found = {}
         for writer in range(1, self.network.writers):
             if not self.network.is_live(writer):

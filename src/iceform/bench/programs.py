@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -139,7 +140,9 @@ def _program(
 
 def _samples(s: Sketch, seed: int, **more: Tensor) -> Tensor:
     y = _distinct(seed, _POOL)
-    each = [{"y": float(y[i]), **{k: v[i] for k, v in more.items()}} for i in range(_POOL)]
+    each: list[dict[str, Any]] = [
+        {"y": float(y[i]), **{k: v[i] for k, v in more.items()}} for i in range(_POOL)
+    ]
     return torch.stack([s.word("data", **one) for one in each])
 
 
@@ -272,7 +275,8 @@ def _keyed(s: Sketch, seed: int, count: int, each: int, **more: Tensor) -> list[
         rows = range(each * k, each * (k + 1))
         extra = [{name: v[i] for name, v in more.items()} for i in rows]
         found.append(torch.stack([
-            s.word("data", key=_KEYS[k], y=float(y[i]), **e) for i, e in zip(rows, extra, strict=True)
+            s.word("data", key=_KEYS[k], y=float(y[i]), **e)
+            for i, e in zip(rows, extra, strict=True)
         ]))  # fmt: skip
     return found
 
@@ -401,12 +405,14 @@ def _perceptron(k: Sharpness) -> BenchProgram:
 
 def _two_means(k: Sharpness) -> BenchProgram:
     """One step of k-means: the mean of the samples nearer to the first of two given centres."""
-    s = Sketch({"x": 2, "apart": 2, "level": 1, "across": 2, "height": 1, "side": 1, "centre": 2}, k)
+    s = Sketch(
+        {"x": 2, "apart": 2, "level": 1, "across": 2, "height": 1, "side": 1, "centre": 2}, k
+    )
     s.layer(
         s.average("data", "given", {"apart": 1.0}, "across"),
         s.average("data", "given", {"level": 1.0}, "height"),
     )
-    others = {name: 1.0 for name in ("given", "data", "state")}
+    others = dict.fromkeys(("given", "data", "state"), 1.0)
     nearer = [(Row.of("x", j), Row.of("across", j)) for j in range(2)]
     nearer.append((Row.of("height", 0, -1.0), Row.flags(**others)))
     s.layer(s.gate("data", nearer, Row.flags(data=1.0), "side"))
@@ -509,9 +515,9 @@ class SoftDescent(LinearDescent):
 
 def _descent(
     k: Sharpness, name: str, title: str, traits: str, steps: int = 2,
-    factors: tuple[float, ...] = (), *held: Mapping[str, float],
+    factors: tuple[float, ...] = (), *held: Mapping[str, Any],
 ) -> BenchProgram:  # fmt: skip
-    """A descent on least squares; where two sets of parameters are held, one takes the other's place."""
+    """A descent on least squares; of two sets of parameters, one takes the other's place."""
     kind = SoftDescent if k is SOFT else LinearDescent
     spec = kind(2, steps, factors, pairs=2, positions=_POOL + 2, dtype="float32")
     x = _drawn_pool(30, _POOL, 2)
@@ -519,12 +525,19 @@ def _descent(
     given = held or ({},)
     rows = [spec.tokens(x[:_DATA], y[:_DATA], **one) for one in given]
     samples, states = spec.tokens(x, y)[1:-1], torch.stack([row[-1] for row in rows])
+    if k is SOFT:  # a gate that is off has log odds far below those of a trained network
+        states = states.clamp(-k.score, k.score)
     words = torch.cat([rows[0][:1], samples, states])
     at = spec.design.features
 
     def exact(t: Tokens) -> Tensor:
-        which = [bool((t["penalty"][-1] == one[at["penalty"]]).all()
-                      and (t["momentum"][-1] == one[at["momentum"]]).all()) for one in states]
+        which = [
+            bool(
+                (t["penalty"][-1] == one[at["penalty"]]).all()
+                and (t["momentum"][-1] == one[at["momentum"]]).all()
+            )
+            for one in states
+        ]
         found: Tensor = spec.reference(
             _data(t, "x"), _data(t, "y")[:, 0], **given[which.index(True)]
         )
@@ -582,7 +595,7 @@ _MADE: dict[str, Callable[[Sharpness], BenchProgram]] = {
         {"penalty": 0.5}, {"penalty": 1.5},
     ),
     "heavy-ball": lambda k: _descent(
-        k, "heavy-ball", "three steps of descent with momentum", "cancellation smooth", 3, (),
+        k, "heavy-ball", "two steps of descent with momentum", "cancellation smooth", 2, (),
         {"momentum": 0.5}, {"momentum": 0.125},
     ),
 }  # fmt: skip

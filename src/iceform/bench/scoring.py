@@ -1,4 +1,4 @@
-"""Scores of a submission: how well it ranks the edges that matter, and how well it knows by how much."""
+"""Scores of a submission: how well it ranks the edges that matter, and knows how much they do."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ def edge_scores(submission: Any, names: tuple[str, ...], pairs: int) -> Tensor:
     Parameters
     ----------
     submission
-        A tensor; a mapping from edge names to scores; or a circuit file of MIB, as a path or as what
-        it holds. Names of dead heads and of feed-forward maps may be there, and are not scored.
+        A tensor; a mapping from edge names to scores; or a circuit file of MIB, as a path or as
+        what it holds. Names of dead heads and of feed-forward maps may be there, and are not
+        scored.
     names, pairs
         Of the case.
 
@@ -70,7 +71,9 @@ def _named(given: Mapping[str, Any], names: tuple[str, ...]) -> Tensor:
     edges = given.get("edges", given)
     if not isinstance(edges, Mapping):
         raise ProgramError("a circuit file maps the names of edges to their scores under 'edges'")
-    held = {k: v["score"] if isinstance(v, Mapping) and "score" in v else v for k, v in edges.items()}
+    held = {
+        k: v["score"] if isinstance(v, Mapping) and "score" in v else v for k, v in edges.items()
+    }
     wide = max(_layer(name) for name in names)
     for name in held:
         if name not in names and not _is_idle(str(name), wide):
@@ -109,7 +112,7 @@ def _is_node(node: str, layers: int) -> bool:
     if node in ("input", "logits"):
         return True
     layer, _, head = node[1:].partition(".h")
-    known = node[:1] == "m" and not head or node[:1] == "a" and head.isdigit()
+    known = (node[:1] == "m" and not head) or (node[:1] == "a" and head.isdigit())
     return known and layer.isdigit() and int(layer) <= layers
 
 
@@ -144,7 +147,9 @@ def average_precision(scores: Tensor, labels: Tensor) -> float:
 
 
 def _ranks(values: Tensor) -> Tensor:
-    return (values[:, None] > values).double().sum(1) + (values[:, None] == values).double().sum(1) / 2
+    return (values[:, None] > values).double().sum(1) + (values[:, None] == values).double().sum(
+        1
+    ) / 2
 
 
 def spearman(a: Tensor, b: Tensor) -> float:
@@ -153,17 +158,20 @@ def spearman(a: Tensor, b: Tensor) -> float:
     return float(torch.corrcoef(ranks)[0, 1]) if bool((ranks.std(1) > 0).all()) else 0.0
 
 
-def circuit_scores(case: CompiledCase, pairs: Pairs, truth: Truth, scores: Tensor) -> dict[str, float]:
+def circuit_scores(
+    case: CompiledCase, pairs: Pairs, truth: Truth, scores: Tensor
+) -> dict[str, float]:
     """AUROC and AP against *carrying* and *effective*; CPR and CMD as MIB defines them.
 
     The effective edges that radii leave open are left out. Faithfulness is held to 100 from 1.
     """
     size = scores.abs() if scores.ndim == 1 else scores.abs().mean(0)
     sure = ~truth.doubtful
+    kinds = [("effective", truth.effective, sure)]
+    if not case.spec.annealed:  # there every edge carries something
+        kinds.append(("carrying", truth.carrying, torch.ones_like(sure)))
     out = {}
-    for kind, labels, among in (
-        ("effective", truth.effective, sure), ("carrying", truth.carrying, torch.ones_like(sure)),
-    ):  # fmt: skip
+    for kind, labels, among in kinds:
         out[f"AUROC {kind}"] = auroc(size[among], labels[among])
         out[f"AP {kind}"] = average_precision(size[among], labels[among])
     return out | faithfulness_areas(case, pairs, size)

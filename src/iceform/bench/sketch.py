@@ -48,8 +48,11 @@ class Sharpness:
     route: float
 
 
-HARD = Sharpness(2.0**10, 2.0**12, 2.0**14, 2.0**16)  # 1/64 more of a score is e^16 times the weight
+HARD = Sharpness(
+    2.0**10, 2.0**12, 2.0**14, 2.0**16
+)  # 1/64 more of a score is e^16 times the weight
 SOFT = Sharpness(16.0, 24.0, 48.0, 64.0)  # of the size that trained networks have
+
 
 @dataclass
 class Sketch:
@@ -88,11 +91,11 @@ class Sketch:
 
     def average(self, at: str, over: str, values: Reads, into: str) -> Head:
         """The mean over the tokens of a group that come before, or are, the one that asks."""
-        return self._head(f"average, into {into}", at, [self._only(over)], self._moves(values, into))
+        return self._head(
+            f"average, into {into}", at, [self._only(over)], self._moves(values, into)
+        )
 
-    def choose(
-        self, at: str, over: str, score: Reads, values: Reads, into: str
-    ) -> Head:
+    def choose(self, at: str, over: str, score: Reads, values: Reads, into: str) -> Head:
         """The values of the token with the largest score."""
         wins = Row(constant=self.sharp.score), Row({(name, 0): c for name, c in score.items()})
         logit = [wins, self._only(over)]
@@ -159,7 +162,7 @@ class Sketch:
 
     # ------------------------------------------------------------------------------ the words
 
-    def word(self, group: str, **blocks: Sequence[float] | float) -> Float[Tensor, "f"]:
+    def word(self, group: str, **blocks: Tensor | Sequence[float] | float) -> Float[Tensor, "f"]:
         """The features of a token."""
         at, out = self.features, torch.zeros(self.features.total, dtype=torch.float64)
         out[at[group]] = 1.0

@@ -12,13 +12,13 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 
-from iceform.cli.commands import check, compile, plan
+from iceform.cli.commands import bench, check, compile, plan
 from iceform.cli.failures import one_line_errors
 from iceform.errors import ProgramError
 
 __all__ = ["main"]
 
-COMMANDS = {"compile": compile, "check": check, "plan": plan}
+COMMANDS = {"compile": compile, "check": check, "plan": plan, "bench": bench}
 # Commands that a package brings; where it is not installed, the error names it.
 PACKAGES = {
     "run": "iceform-estimators",
