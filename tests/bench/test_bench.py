@@ -10,7 +10,7 @@ import torch
 from iceform import bench, store
 from iceform.bench.building import exact_truth
 from iceform.bench.case import measured_everywhere, read_case
-from iceform.bench.methods import METHODS, _Runs, masked
+from iceform.bench.methods import METHODS, PairedRuns, masked
 from iceform.cli import main
 from iceform.errors import IntegrityError, ProgramError, ShapeError
 
@@ -70,7 +70,7 @@ def test_no_edge_outside_the_record_carries_anything(case):
 
 
 def test_an_effect_is_that_of_a_run_with_one_edge_cut(case):
-    runs, truth = _Runs(case.compiled.network, case.pairs()), case.truth
+    runs, truth = PairedRuns(case.compiled.network, case.pairs()), case.truth
     strong = truth.strength.argsort(descending=True)[:4].tolist()
     for at in strong:
         kept = torch.ones(len(case.edges), dtype=torch.bool)

@@ -33,7 +33,7 @@ from iceform.bench.building import (
     exact_truth,
 )
 from iceform.bench.network import PatchedRuns
-from iceform.bench.record import Variable, variables
+from iceform.bench.record import CausalVariable, variables
 from iceform.bench.scoring import Scores, circuit_scores, edge_scores, effect_scores
 from iceform.errors import IceformError, IntegrityError, ProgramError
 from iceform.targets.enclosed import Ball
@@ -131,7 +131,7 @@ class Case:
         return apart[0] - apart[1]
 
     @cached_property
-    def variables(self) -> dict[str, Variable]:
+    def variables(self) -> dict[str, CausalVariable]:
         """Where every variable of the program is."""
         found = variables(self.compiled.design, self.compiled.prompts, self.compiled.program.answer)
         return {name: v for name, v in found.items() if name not in ("one", "spare")}

@@ -22,7 +22,7 @@ _THRESHOLDS = (0.1, 0.01)  # of ACDC, shares of the metric
 Method = Callable[[CompiledCase, Pairs], Tensor]
 
 
-class _Runs:
+class PairedRuns:
     """Both runs of all pairs by writer, and the metric, without radii."""
 
     def __init__(self, network: HeadsNetwork, pairs: Pairs) -> None:
@@ -56,7 +56,7 @@ def written(network: HeadsNetwork, stream: Tensor) -> Tensor:
     return torch.stack(parts)
 
 
-def masked(runs: _Runs, edges: Sequence[Edge], kept: Tensor) -> Tensor:
+def masked(runs: PairedRuns, edges: Sequence[Edge], kept: Tensor) -> Tensor:
     """The metric's share when only kept edges carry the clean run's values: 0 clean, -1 corrupt.
 
     Edges that are not among ``edges`` carry nothing, and are left alone.
@@ -83,7 +83,7 @@ def masked(runs: _Runs, edges: Sequence[Edge], kept: Tensor) -> Tensor:
     return runs.share(runs.metric(stream))
 
 
-def _gradients(runs: _Runs, start: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+def _gradients(runs: PairedRuns, start: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     """Of the metric's share, at every reader's input (3, pairs, heads, ...) and writer's output."""
     net, stream = runs.network, start
     inputs, outputs = [], []
@@ -119,7 +119,7 @@ def edge_attribution(case: CompiledCase, pairs: Pairs, steps: int = 0) -> Tensor
 
     With ``steps`` it is EAP-IG (inputs): the gradient's mean between the two embeddings.
     """
-    runs = _Runs(case.network, pairs)
+    runs = PairedRuns(case.network, pairs)
     clean, corrupt = runs.starts
     points = [clean] if not steps else [
         clean + (corrupt - clean) * k / steps for k in range(steps)
@@ -144,7 +144,7 @@ def integrated_edge_attribution(case: CompiledCase, pairs: Pairs) -> Tensor:
 
 def gradient_norm(case: CompiledCase, pairs: Pairs) -> Tensor:
     """The length of the gradient at the reader times that of the writer's difference."""
-    runs = _Runs(case.network, pairs)
+    runs = PairedRuns(case.network, pairs)
     readers, _ = _gradients(runs, runs.starts[0])
 
     def score(edge: Edge) -> Tensor:
@@ -180,7 +180,7 @@ def activation_patching(case: CompiledCase, pairs: Pairs) -> Tensor:
 
 def attribution_patching(case: CompiledCase, pairs: Pairs) -> Tensor:
     """The same by gradients: a head's difference times the gradient at its output."""
-    runs, heads = _Runs(case.network, pairs), case.network.heads
+    runs, heads = PairedRuns(case.network, pairs), case.network.heads
     _, writers = _gradients(runs, runs.starts[0])
     found = {}
     for u in range(1, case.network.writers):
@@ -209,7 +209,7 @@ def composition(case: CompiledCase, pairs: Pairs) -> Tensor:
 
 def automatic_discovery(case: CompiledCase, pairs: Pairs) -> Tensor:
     """ACDC at several thresholds: an edge's score is the largest at which it was kept."""
-    runs, edges = _Runs(case.network, pairs), case.network.edges
+    runs, edges = PairedRuns(case.network, pairs), case.network.edges
     scores = torch.zeros(len(edges), dtype=torch.float64)
     kept = torch.ones(len(edges), dtype=torch.bool)
     for threshold in sorted(_THRESHOLDS):

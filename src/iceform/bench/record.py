@@ -22,7 +22,7 @@ MAPS = ("q", "k", "v")
 
 
 @dataclass(frozen=True)
-class Variable:
+class CausalVariable:
     """A block of features: where it is written and read, and the subspace that holds it.
 
     Attributes
@@ -93,7 +93,7 @@ def recorded_edges(
 
 def variables(
     design: Design, prompts: Float[Tensor, "n f"], answer: Mapping[Place, float]
-) -> dict[str, Variable]:
+) -> dict[str, CausalVariable]:
     """Every block of features that something writes and something reads."""
     found = {}
     layers = list(enumerate(design.unrolled))
@@ -106,7 +106,7 @@ def variables(
         if wrote and reads:
             basis = design.moved(torch.eye(design.features.total, dtype=torch.float64))
             subspace = torch.linalg.qr(basis[design.features[name]].T)[0]
-            found[name] = Variable(name, size, tuple(wrote), tuple(reads), subspace)
+            found[name] = CausalVariable(name, size, tuple(wrote), tuple(reads), subspace)
     return found
 
 

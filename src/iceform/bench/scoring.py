@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from iceform.bench.building import CompiledCase, Pairs, Truth
-from iceform.bench.methods import _Runs, masked
+from iceform.bench.methods import PairedRuns, masked
 from iceform.errors import ProgramError, ShapeError
 from iceform.store import parse_json
 
@@ -179,7 +179,7 @@ def circuit_scores(
 
 def faithfulness_areas(case: CompiledCase, pairs: Pairs, size: Tensor) -> dict[str, float]:
     """CPR and CMD: the area under faithfulness by circuit size, and that of its distance from 1."""
-    runs, edges = _Runs(case.network, pairs), case.network.edges
+    runs, edges = PairedRuns(case.network, pairs), case.network.edges
     order = size.argsort(descending=True, stable=True)
     faith = []
     for fraction in FRACTIONS:
