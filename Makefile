@@ -1,10 +1,12 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo page play docs site notebooks tables test test-all attack mutants lint format clean
+.PHONY: help demo page play docs note site notebooks tables test test-all attack mutants lint format clean
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
+DEMO := $(VENV)/.demo
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
 PACKAGES := packages/tolerance packages/estimators packages/playground
 BENCHMARKS := $(wildcard benchmarks/__main__.py)
 ARGS ?=
@@ -21,13 +23,21 @@ SPHINX := OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -n -W --keep-going -j 4 -q
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / && ($$1 != "bench" || "$(BENCHMARKS)") { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-$(STAMP): pyproject.toml constraints.txt $(PACKAGES:%=%/pyproject.toml)
-	@echo "installing into $(VENV)"
+$(BIN)/python:
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0 -e ".[dev]" -e "packages/estimators[demo,dask]" -e packages/tolerance -e "packages/playground[build]"
+
+# What the demo runs; what tests, documentation and linting need comes with the first target of theirs.
+$(DEMO): pyproject.toml constraints.txt packages/estimators/pyproject.toml | $(BIN)/python
+	@echo "installing the demo into $(VENV)"
+	@$(PIP) -e . -e "packages/estimators[demo]"
 	@touch $@
 
-demo: $(STAMP) ## write out/report.html
+$(STAMP): pyproject.toml constraints.txt $(PACKAGES:%=%/pyproject.toml) | $(BIN)/python
+	@echo "installing into $(VENV)"
+	@$(PIP) -e ".[dev]" -e "packages/estimators[demo,dask]" -e packages/tolerance -e "packages/playground[build]"
+	@touch $(DEMO) $@
+
+demo: $(DEMO) ## write out/report.html
 	$(BIN)/python -m iceform demo
 
 $(PAGE): $(STAMP) $(wildcard packages/playground/src/iceform_playground/*.py packages/playground/src/iceform_playground/page/*)
@@ -40,6 +50,11 @@ play: $(PAGE) ## open the playground in a browser
 
 docs: $(STAMP) ## build the documentation into out/docs
 	$(SPHINX) -d out/doctrees $(ARGS) docs out/docs
+
+note: $(STAMP) ## measure, then build the note (PDF) into docs/note; needs latexmk
+	OMP_NUM_THREADS=1 $(BIN)/python docs/note/measure.py
+	cd docs/note && latexmk -pdf -interaction=nonstopmode -halt-on-error -outdir=../../out/note note.tex
+	cp out/note/note.pdf docs/note/note.pdf
 
 site: $(STAMP) ## build documentation and playground as static files into out/site; needs npm
 	$(SPHINX) -d out/doctrees-site -t site docs out/site
@@ -58,7 +73,7 @@ test-all: $(STAMP) ## run every test, the slow ones too
 	$(PYTEST) -m "" $(ARGS)
 
 attack: $(STAMP) ## attack certificates with exact references; table in docs/certificates.md
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.attacks $(ARGS)
+	OMP_NUM_THREADS=1 PYTHONPATH=packages/estimators $(BIN)/python -m tests.attacks $(ARGS)
 
 mutants: $(STAMP) ## see that the tests notice wrong programs; table in docs/certificates.md
 	$(BIN)/python -m tests.mutants $(ARGS)

@@ -30,7 +30,7 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from iceform.computer.library import EXAMPLES
 from iceform.errors import IceformError
@@ -58,11 +58,11 @@ def versions() -> dict[str, str]:
 
 
 def drawn(
-    computer: TextComputer, seed: int, batch: int, longest: int, skip: int
+    computer: TextComputer, seed: int, batch: int, length: tuple[int, int], skip: int
 ) -> Iterator[list[TextRun]]:
     """Batches of random programs without end, from one on; each depends on seed and number.
 
-    Programs that take more than ``longest`` tokens with their run are left out.
+    Programs are left out that take fewer or more tokens with their run than ``length`` says.
     """
     block = skip // DRAWN
     while True:
@@ -70,7 +70,7 @@ def drawn(
         runs: list[TextRun] = []
         while len(runs) < batch * DRAWN:
             run = computer.check(random_text(computer.sizes, draw))
-            runs += [run] * (run.tokens <= longest)
+            runs += [run] * (length[0] <= run.tokens <= length[1])
         runs.sort(key=lambda run: run.tokens)
         for number in range(DRAWN):
             if block * DRAWN + number >= skip:
@@ -78,24 +78,24 @@ def drawn(
         block += 1
 
 
-Compare = Callable[[GPT2LMHeadModel, list[TextRun], Campaign], None]
+Compare = Callable[[PreTrainedModel, list[TextRun], Campaign], None]
 
 
 def campaign(
-    computer: TextComputer, compare: Compare, tokens: int, batch: int, longest: int, seed: int,
-    device: str, out: Path,
+    computer: TextComputer, compare: Compare, tokens: int, batch: int, length: tuple[int, int],
+    seed: int, device: str, out: Path,
 ) -> Campaign:  # fmt: skip
     """Random programs until the file holds so many tokens; written after every batch."""
     head = {"machine": repr(computer), "weights_sha256": computer.digest, "batch": batch,
-            "longest": longest, "seed": seed}  # fmt: skip
+            "shortest": length[0], "longest": length[1], "seed": seed}  # fmt: skip
     found, done, seconds = Campaign(), 0, 0.0
     if out.exists():
         kept = json.loads(out.read_text())
-        if {k: kept[k] for k in head} != head:
+        if {k: kept.get(k, 0) for k in head} != head:
             raise SystemExit(f"{out} is of other weights, batches or seed; move it away")
         found, done, seconds = Campaign(**kept["found"]), kept["batches"], kept["seconds"]
-    network = computer.model().to(device)
-    batches = drawn(computer, seed, batch, longest, done)
+    network: Any = computer.model().to(device)  # type: ignore[arg-type]
+    batches = drawn(computer, seed, batch, length, done)
     while found.tokens < tokens:
         began = time.perf_counter()
         compare(network, next(batches), found)
@@ -169,9 +169,10 @@ def library(out: Path) -> bool:
 
 def speed(computer: TextComputer, count: int, device: str, out: Path) -> None:
     """Tokens/s of generate() by batch and cache, and of random weights of the same shape."""
-    network = computer.model().to(device)
-    config = {**computer.config(), "eos_token_id": None}
-    plain = GPT2LMHeadModel(GPT2Config(**config)).to(device, computer.dtype).eval()
+    network: Any = computer.model().to(device)  # type: ignore[arg-type]
+    config = AutoConfig.for_model(**{**computer.config(), "eos_token_id": None})
+    make: Any = AutoModelForCausalLM.from_config
+    plain = make(config).to(device, computer.dtype).eval()
     loop = "1: n = n + 1\n2: s = s * 0.5 goto 1\nn = 0 s = 1"
     asked = computer.tokenizer(loop, return_tensors="pt").input_ids.to(device)
     rows = []
@@ -189,14 +190,14 @@ def speed(computer: TextComputer, count: int, device: str, out: Path) -> None:
     out.write_text(json.dumps(content, indent=1))
 
 
-def _generate(network: GPT2LMHeadModel, asked: torch.Tensor, count: int, cache: str) -> float:
+def _generate(network: Any, asked: torch.Tensor, count: int, cache: str) -> float:
     """Seconds, the least of three; on a CPU of its time, which other work does not lengthen."""
     clock = time.process_time if network.device.type == "cpu" else time.perf_counter
     times = []
     for _ in range(3):
         start = clock()
         with kernels(network.device), torch.no_grad():
-            network.generate(  # type: ignore[operator]
+            network.generate(
                 asked, attention_mask=torch.ones_like(asked), do_sample=False,
                 min_new_tokens=count, max_length=asked.shape[1] + count,
                 cache_implementation=cache, disable_compile=True,
@@ -215,21 +216,33 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="default results/pages/text-COMMAND.json")
     parser.add_argument("--tokens", type=int, default=100_000, help="of forced and greedy")
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--longest", type=int, default=4096, help="tokens of a program and run")
+    parser.add_argument("--shortest", type=int, default=0, help="tokens of a program and run")
+    parser.add_argument("--longest", type=int, default=4096, help="the same, at most")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--float64", action="store_true", help="the library's machine")
+    parser.add_argument("--architecture", choices=("gpt2", "llama"), default="gpt2")
     asked = parser.parse_args()
-    out = asked.out or PAGES / f"text-{asked.command}.json"
+    kind = "" if asked.architecture == "gpt2" else f"{asked.architecture}-"
+    out = asked.out or PAGES / f"text-{kind}{asked.command}.json"
     if asked.command == "library":
         raise SystemExit(not library(out))
     computer = TextComputer.library() if asked.float64 else TextComputer()
+    if asked.architecture != "gpt2":
+        computer = TextComputer(architecture=asked.architecture)
     if asked.command == "speed":
         speed(computer, 48, asked.device, out)
         return
     compare = forced if asked.command == "forced" else generated
     found = campaign(
-        computer, compare, asked.tokens, asked.batch, asked.longest, asked.seed, asked.device, out
+        computer,
+        compare,
+        asked.tokens,
+        asked.batch,
+        (asked.shortest, asked.longest),
+        asked.seed,
+        asked.device,
+        out,
     )
     for text in found.failed[:3]:
         print(repr(text))

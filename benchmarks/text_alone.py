@@ -48,7 +48,7 @@ def main(folder: str, asked: str, found: str) -> None:
         began = time.process_time()
         with torch.no_grad():
             row = torch.tensor([prompt + wanted])
-            states = network.transformer(row, use_cache=False).last_hidden_state[0]
+            states = network.base_model(row, use_cache=False).last_hidden_state[0]
             wrong, lead = 0, float("inf")
             for start in range(0, len(wanted), 512):
                 at = len(prompt) - 1 + start

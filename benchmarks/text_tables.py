@@ -1,4 +1,4 @@
-"""What :mod:`benchmarks.text` and :mod:`benchmarks.text_llama` kept, as tables of a page."""
+"""What :mod:`benchmarks.text` kept, as tables of a page."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 KEPT = Path(__file__).parents[1] / "results" / "pages"
-LIBRARY, RANDOM, SPEED, LLAMA = (
-    KEPT / f"text-{name}.json" for name in ("library", "greedy", "speed", "llama")
+LIBRARY, RANDOM, FORCED, SPEED, LLAMA = (
+    KEPT / f"text-{name}.json" for name in ("library", "greedy", "forced", "speed", "llama-forced")
 )
 
 
@@ -43,16 +43,30 @@ def library() -> str:
     return "\n".join(lines)
 
 
+def _programs(path: Path, how: str) -> str:
+    """What a campaign of random programs found."""
+    kept = _read(path)
+    found = kept["found"]
+    least = found["margin"]
+    lead = "" if least is None else f" The right word led by at least {least:.1f} logits."
+    least_tokens = f"{kept['shortest']} to " if kept.get("shortest") else "at most "
+    return (
+        f"{found['programs']:,} random programs of {least_tokens}{kept['longest']} tokens on "
+        f"`{kept['machine']}` ({kept['weights_sha256'][:12]}...), {found['tokens']:,} tokens {how} "
+        f"on a {kept['device'].upper()}, in batches of {kept['batch']}: "
+        f"**{found['wrong']} wrong**.{lead}"
+    )
+
+
 def random_programs() -> str:
     """Greedy decoding of random programs."""
-    kept = _read(RANDOM)
-    found = kept["found"]
-    return (
-        f"{found['programs']:,} random programs of at most {kept['longest']} tokens on "
-        f"`{kept['machine']}` ({kept['weights_sha256'][:12]}...), {found['tokens']:,} tokens by "
-        f"`generate()` on a {kept['device'].upper()}, in batches of {kept['batch']}: "
-        f"**{found['wrong']} wrong**."
-    )
+    return _programs(RANDOM, "by `generate()`")
+
+
+def forced_programs() -> str:
+    """Random programs in one pass each: any, and long ones."""
+    files = (FORCED, FORCED.with_name("text-forced-long.json"))
+    return "\n\n".join(_programs(path, "by teacher forcing") for path in files)
 
 
 def speed() -> str:
@@ -71,12 +85,6 @@ def speed() -> str:
 
 
 def llama() -> str:
-    """Leads of the two kinds of heads."""
-    kept = _read(LLAMA)
-    row = next(row for row in kept["rows"] if row["dtype"] == "float32")
-    return (
-        f"With heads of {kept['head']}, theta {kept['theta']:,.0f} and {kept['positions']:,} "
-        f"positions in float32: looking back leads by {row['look_back']:.0f} logits, the latest "
-        f"write to a name over an older one by {row['older_write']:.0f}, over a newer one to a "
-        f"name that differs in one bit by {row['other_name']:,.0f}."
-    )
+    """Random programs on the Llama, in one pass each and by ``generate()``."""
+    greedy = LLAMA.with_name("text-llama-greedy.json")
+    return f"{_programs(LLAMA, 'by teacher forcing')}\n\n{_programs(greedy, 'by `generate()`')}"

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from iceform_estimators.tables import TableData, ames, is_number
+if TYPE_CHECKING:
+    from iceform_estimators.tables import TableData
 
 __all__ = ["Encoder", "houses", "number_columns"]
 
@@ -21,11 +22,15 @@ IDENTIFIERS = ("Order", "PID")
 @lru_cache(maxsize=1)
 def houses() -> TableData:
     """All 2930 sales; row and parcel numbers are among the features, and kinds are numbers."""
+    from iceform_estimators.tables import ames
+
     return ames(drop=("rownames",), text=())
 
 
 def number_columns(data: TableData) -> list[str]:
     """Features that are numbers, 36 of the 79; identifiers are no features."""
+    from iceform_estimators.tables import is_number
+
     features = [name for name in data.features if name not in IDENTIFIERS]
     return [name for name in features if is_number(data.features[name])]
 

@@ -20,7 +20,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from iceform_estimators.tables import is_number
 from studies.ames import IDENTIFIERS, houses
 
 __all__ = ["house_prices", "raw_house_prices", "rows_in_ames"]
@@ -60,6 +59,8 @@ def house_prices() -> tuple[Tensor, Tensor]:
 
 def _encoded(column: Any) -> NDArray[np.float64]:
     """A number, its median where it is missing; or an indicator for every level but the first."""
+    from iceform_estimators.tables import is_number
+
     if is_number(column):
         return np.asarray(column.fillna(column.median()), dtype=np.float64)[:, None]
     words = column.fillna(_MISSING)

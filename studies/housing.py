@@ -13,15 +13,13 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from iceform_estimators.machine import Machine
-from iceform_estimators.tables import TableData
 from studies.algorithms import centered, cross_validated, lasso, least_squares, ridge
 from studies.ames import Encoder, houses, number_columns
 from studies.house_prices import house_prices, rows_in_ames
@@ -42,6 +40,10 @@ from studies.study import (
     stacked,
 )
 from studies.training import Curves
+
+if TYPE_CHECKING:
+    from iceform_estimators.machine import Machine
+    from iceform_estimators.tables import TableData
 
 __all__ = ["HousingSpec", "HousingStudy"]
 
@@ -486,6 +488,8 @@ class _Asked(_Housing):
 
 def frozen_machine(spec: HousingSpec) -> Machine:
     """The machine of the constructed column: its features and an intercept, nothing else."""
+    from iceform_estimators.machine import Machine
+
     return Machine(spec.dim + 1, layout="stream")
 
 

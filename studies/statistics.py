@@ -12,14 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from iceform.certificates import Ledger, Result
-from iceform_estimators import algorithms as programs
-from iceform_estimators.machine import Machine
 from studies.algorithms import lasso, least_squares, ridge
 from studies.networks import InContext, Network, Parameters, SelfAttention
 from studies.randomness import generator, shared, take
@@ -38,6 +36,9 @@ from studies.study import (
     stacked,
 )
 from studies.training import SCHEDULES, Curves
+
+if TYPE_CHECKING:
+    from iceform_estimators.machine import Machine
 
 __all__ = ["ALGORITHMS", "StatisticsSpec", "StatisticsStudy"]
 
@@ -396,6 +397,8 @@ def emulate(
     intercept: bool = False,
 ) -> Answers:  # fmt: skip
     """Lasso, ridge and least squares of one data set, three prompts of one machine."""
+    from iceform_estimators import algorithms as programs
+
     asked: dict[str, programs.MachineProgram] = {
         "lasso": programs.Lasso(alpha_lasso, fit_intercept=intercept),
         "ridge": programs.Ridge(alpha_ridge, fit_intercept=intercept),
@@ -434,6 +437,8 @@ def compare(name: str, result: Result, coef: Tensor, metrics: dict[str, float]) 
 
 def frozen_machine(spec: StatisticsSpec) -> Machine:
     """The machine of the constructed column: made of the number of features, nothing else."""
+    from iceform_estimators.machine import Machine
+
     return Machine(spec.dim, layout="stream")
 
 

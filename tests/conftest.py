@@ -40,11 +40,23 @@ if importlib.util.find_spec("beartype") is not None:  # a machine with a GPU may
     )
 pytest.register_assert_rewrite("tests.conformance")
 
-# Suites over the whole repository, which attack, pin and run packages and read pages about them.
-# All other tests are of the core, and need no package beside it.
-PACKAGES = ("iceform_estimators", "iceform_playground", "iceform_tolerance")
-if not all(map(importlib.util.find_spec, PACKAGES)):
-    collect_ignore = ["attacks", "claims", "pinned", "studies", "test_store.py"]
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test that is ``sampled(count)``, that many cases, evenly spread, stay quick.
+
+    The others are slow: ``make test-all`` has them all.
+    """
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled") and not item.get_closest_marker("slow"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for some in cases.values():
+        (count,) = some[0].get_closest_marker("sampled").args
+        quick = {len(some) * k // count for k in range(count)}
+        for number, item in enumerate(some):
+            if number not in quick:
+                item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish() -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import pytest
 from nbclient import NotebookClient
 
 FOLDER = Path(__file__).parents[1] / "docs" / "notebooks"
@@ -34,6 +35,23 @@ def stored(name: str) -> Any:
 def code(notebook: Any) -> list[Any]:
     """Its code cells."""
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def needs_a_package(name: str) -> bool:
+    """Whether it imports one beside iceform."""
+    return any(re.search(r"(import|from) iceform_", cell.source) for cell in code(stored(name)))
+
+
+def assert_as_stored(name: str, folder: Path, environment: pytest.MonkeyPatch) -> None:
+    """It prints and draws what is stored, but for rounding."""
+    environment.setenv("IPYTHONDIR", str(folder / "ipython"))  # nobody's start-up files
+    environment.setenv("PYTHONWARNINGS", "default")
+    before, after = stored(name), executed(name, folder)
+    for old, new in zip(code(before), code(after), strict=True):
+        assert len(texts(old)) == len(texts(new)), new.source
+        for a, b in zip(texts(old), texts(new), strict=True):
+            assert alike(a, b), f"stored:\n{a}\nnow:\n{b}"
+        assert pictures(old) == pictures(new)
 
 
 def executed(name: str, folder: Path) -> Any:

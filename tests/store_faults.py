@@ -21,7 +21,6 @@ import torch
 
 import iceform as ice
 from iceform import store, targets
-from iceform.cli.outputs import write_all
 from iceform.export import from_pretrained
 from studies.checkpoints import read_record, read_state, write_record, write_state
 from tests.mortal import Mortal
@@ -111,7 +110,7 @@ def report() -> Kind:
 
     return Kind(
         (b"1", b"2"),
-        lambda mark, path: write_all({path / "page.html": mark * 50_000}),
+        lambda mark, path: store.write({path / "page.html": mark * 50_000}),
         read,
         (b"1", b"2"),
     )

@@ -6,13 +6,21 @@ import re
 import nbformat
 import pytest
 
-from tests.notebooks import FOLDER, alike, code, executed, pictures, stored, texts
+from tests.notebooks import (
+    FOLDER,
+    alike,
+    assert_as_stored,
+    code,
+    needs_a_package,
+    pictures,
+    stored,
+    texts,
+)
 
 NAMES = (
     "certificates", "first_algorithm", "gpt2_gradient_descent", "look_ups", "own_loss", "own_table",
     "patching_ground_truth", "prompt_to_descent", "text_computer",
 )  # fmt: skip
-QUICK = ("first_algorithm", "own_table")
 LARGEST = 400_000  # bytes of a file, pictures included
 PLACE = re.compile(r"(?<![\w:/.])(/(home|root|tmp|work|Users)/|~/|[A-Z]:\\)")
 
@@ -79,18 +87,8 @@ def test_what_counts_as_the_same(a, b, same):
     assert alike(a, b) is same
 
 
-QUICK = ("first_program",)  # the documentation runs all of them too
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in NAMES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in NAMES if not needs_a_package(name)])
 def test_a_notebook_says_what_is_stored(name, tmp_path, monkeypatch):
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))  # nobody's start-up files
-    monkeypatch.setenv("PYTHONWARNINGS", "default")
-    before, after = stored(name), executed(name, tmp_path)
-    for old, new in zip(code(before), code(after), strict=True):
-        assert len(texts(old)) == len(texts(new)), new.source
-        for a, b in zip(texts(old), texts(new), strict=True):
-            assert alike(a, b), f"stored:\n{a}\nnow:\n{b}"
-        assert pictures(old) == pictures(new)
+    """Those that import a package, its tests run; the documentation runs all of them too."""
+    assert_as_stored(name, tmp_path, monkeypatch)

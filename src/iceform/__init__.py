@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     # The same for type checkers, which read no tables, and the modules one level down.
     # tests/test_surface.py compares both.
     from iceform import arithmetic as arithmetic
+    from iceform import bench as bench
     from iceform import certificates as certificates
     from iceform import computer as computer
     from iceform import errors as errors

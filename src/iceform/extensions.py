@@ -20,6 +20,7 @@ TABLE = {
     "writers": {
         "checkpoint": "iceform.targets.stock_program:write_program",
         "text": "iceform.targets.text.from_program:text_of",
+        "trainable": "iceform.lab.model:write_trainable",
     },
     # Classes of saved things, by the word for them in a folder's config.json.
     "kinds": {

@@ -16,6 +16,8 @@ from torch import Tensor
 from iceform import extensions, store
 from iceform.errors import IceformError, IntegrityError, ProgramError
 
+__all__ = ["Pretrained"]
+
 _CONFIG = "config.json"
 _CARD = "README.md"
 _HEAD = """\
@@ -45,7 +47,24 @@ _ELSEWHERE = {"Machine": "iceform-estimators", "Program": "iceform-estimators"}
 class Pretrained:
     """Kept in the layout of the Hugging Face Hub.
 
-    A subclass defined with ``kept_as="Name"`` supplies :meth:`pack` and :meth:`unpack`.
+    A subclass defined with ``kept_as="Name"`` supplies :meth:`pack` and :meth:`unpack`. Where a
+    package defines it, an entry point ``Name`` of the group ``iceform.kinds`` names its module, so
+    that :func:`iceform.load` finds it.
+
+    Example
+    -------
+    >>> class Scale(Pretrained, kept_as="Scale"):
+    ...     def __init__(self, by):
+    ...         self.by = by
+    ...
+    ...     def pack(self):
+    ...         return {"by": self.by}, {}
+    ...
+    ...     @classmethod
+    ...     def unpack(cls, content, tensors, **options):
+    ...         return cls(content["by"])
+    >>> Scale.load(Scale(3.0).save("folder")).by  # doctest: +SKIP
+    3.0
     """
 
     kept_as: ClassVar[str] = ""

@@ -42,6 +42,8 @@ try:
 except ModuleNotFoundError:  # Windows: no locks, so that views may be of another save
     fcntl = None
 
+__all__ = ["write"]
+
 FORMAT = 2
 WEIGHTS = "model.safetensors"
 LARGEST_JSON = 64 * 2**20  # bytes

@@ -36,7 +36,6 @@ COMPILE_LOWER = 16.0  # a parameter without a range may be smaller by this facto
 # computer/computer.py
 COMPUTER_LOOK = 64  # cycles between two looks at whether a literal run has come to a halt
 COMPUTER_LIMIT = 1 << 20  # cycles after which a program that should halt is taken not to
-COMPUTER_FEW = 2  # lanes whose tokens tell the program
 COMPUTER_REPLAYED = 1 << 23  # attention entries at most of a cycle that is run again with all lanes
 COMPUTER_FEW_REPLAYED = 1 << 18  # and of one that is run again with few
 
@@ -116,7 +115,6 @@ SCALAR_MOST = 16  # more kinks than this is not a piecewise smooth function
 
 # expressions/tracing.py
 TRACING_MOST = 2000  # operations
-TRACING_MOST_BITS = 1 << 14  # of a rational number that is worth having
 
 # heads/lookups.py
 ENTRIES_AT_ONCE = 1 << 22  # (samples, tokens) entries held at once: 32 MiB of float64
@@ -140,9 +138,6 @@ PRIMITIVES_CACHED = 1 << 22  # bytes of samples that stay in cache between two l
 PRIMITIVES_ROWS_BYTES = 1 << 22
 PRIMITIVES_ALIGNED = 128  # rows, so that only the last chunk has a block that is not whole
 PRIMITIVES_SMALL = 1 << 12  # weights: below this one softmax is quicker than a look-up's own call
-
-# run/reading.py
-READING_KEPT = 64  # networks whose readings are remembered
 
 # run/windowed.py
 WINDOWED_FEW = 4096  # samples whose sums cost nothing in float64

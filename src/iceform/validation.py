@@ -22,6 +22,11 @@ from iceform.errors import (
     ShapeError,
 )
 
+__all__ = [
+    "check_capacity", "check_choice", "check_dtype", "check_eps", "check_positive", "check_size",
+    "full_precision", "guard", "plain_array", "plain_tensor", "tensor_of", "unit_roundoff",
+]  # fmt: skip
+
 _DTYPES = (torch.float32, torch.float64)
 _TAUGHT = 2  # NumPy's ``isbuiltin`` of a dtype that another package has registered
 _LOWERED = ("cpu", "cuda")  # devices whose products torch.autocast rounds to half the digits
@@ -33,14 +38,26 @@ R = TypeVar("R")
 
 
 def check_size(name: str, value: object) -> int:
-    """A whole number of at least one."""
+    """A whole number of at least one; anything else is a ``ShapeError`` that names it.
+
+    Example
+    -------
+    >>> check_size("samples", 8)
+    8
+    """
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ShapeError(f"{name} must be a whole number of at least 1, got {value!r}")
     return value
 
 
 def check_positive(name: str, value: object, *, zero: bool = False) -> float:
-    """A positive (with ``zero``: non-negative) finite number."""
+    """A positive (with ``zero``: non-negative) finite number, or a ``BoundError``.
+
+    Example
+    -------
+    >>> check_positive("alpha", 0, zero=True) == 0
+    True
+    """
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise BoundError(f"{name} must be a number, got {value!r}")
     if not (math.isfinite(value) and (value > 0 or (zero and value == 0))):
@@ -50,7 +67,7 @@ def check_positive(name: str, value: object, *, zero: bool = False) -> float:
 
 
 def check_eps(eps: float | None) -> float | None:
-    """A positive error to certify, or None for the best there is."""
+    """A positive error to certify, or None for the best there is; else a ``PrecisionError``."""
     if eps is None:
         return None
     if isinstance(eps, bool) or not isinstance(eps, int | float) or not eps > 0:
@@ -74,14 +91,20 @@ def check_pair(name: str, value: object) -> tuple[float, float]:
 
 
 def check_choice(name: str, value: object, choices: Sequence[str]) -> str:
-    """One of a few names."""
+    """One of a few names, or a ``ProgramError`` that lists them.
+
+    Example
+    -------
+    >>> check_choice("kernel", "rbf", ("rbf", "linear"))
+    'rbf'
+    """
     if value not in choices:
         raise ProgramError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
     return str(value)
 
 
 def check_dtype(dtype: object) -> torch.dtype:
-    """A dtype that certificates cover."""
+    """A dtype that certificates cover, float32 or float64, or a ``DtypeError``."""
     if dtype not in _DTYPES:
         raise DtypeError(f"dtype must be torch.float32 or torch.float64, got {dtype!r}")
     assert isinstance(dtype, torch.dtype)
@@ -89,7 +112,13 @@ def check_dtype(dtype: object) -> torch.dtype:
 
 
 def unit_roundoff(dtype: torch.dtype) -> float:
-    """u: half the distance from 1 to the next number."""
+    """u: half the distance from 1 to the next number.
+
+    Example
+    -------
+    >>> unit_roundoff(torch.float64) == 2.0**-53
+    True
+    """
     return torch.finfo(dtype).eps / 2
 
 
@@ -141,7 +170,13 @@ def plain_array(values: Any) -> Any:
 
 
 def tensor_of(name: str, values: Any) -> Tensor:
-    """The numbers of a tensor, an array or nested lists, as :func:`plain_tensor` has them."""
+    """The numbers of a tensor, an array or nested lists, as :func:`plain_tensor` has them.
+
+    Example
+    -------
+    >>> tensor_of("X", [[1.0, 2.0]]).shape
+    torch.Size([1, 2])
+    """
     if not isinstance(values, Tensor):
         if hasattr(values, "__array_interface__") and hasattr(values, "strides"):
             values = plain_array(values)
@@ -268,7 +303,10 @@ def full_precision(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def guard(kind: type, names: Iterable[str]) -> None:
-    """Make those of these methods that a class defines run in :func:`full_precision`."""
+    """Make those of these methods that a class defines run in :func:`full_precision`.
+
+    Call it in ``__init_subclass__``, so that a subclass that overrides one is covered too.
+    """
     for name in names:
         if name in vars(kind):
             setattr(kind, name, full_precision(vars(kind)[name]))
@@ -324,7 +362,19 @@ def available_bytes(device: torch.device) -> int:
 
 
 def check_capacity(what: str, needed: int, device: torch.device, fix: str) -> None:
-    """Refuse what would not fit, before it is allocated."""
+    """Refuse with a ``CapacityError`` what would not fit, before it is allocated.
+
+    Parameters
+    ----------
+    what
+        What needs the memory, as the message says it.
+    needed
+        Bytes.
+    device
+        Where they would be.
+    fix
+        What a user can do, the end of the message.
+    """
     there = available_bytes(device)
     if needed > there:
         raise CapacityError(

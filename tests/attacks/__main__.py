@@ -22,21 +22,31 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 
 import torch
 
 from iceform import IceformError
-from tests.attacks.families import CHEAP, DEAR, FAMILIES, ORDINARY
+from tests.attacks import families
+from tests.attacks.families import CHEAP
 from tests.attacks.kernels import KERNELS
 from tests.attacks.outcomes import Outcome
 
 PAGE = Path(__file__).parents[2] / "docs" / "certificates.md"
 KEPT = Path(__file__).parents[2] / "results" / "pages" / "attacks.json"
 _TIMES = {"cheap": 5.0, "usual": 1.0, "dear": 0.2, "ordinary": 0.2, "device": 1.0}  # of ``--count``
+FAMILIES, ORDINARY, DEAR = families.FAMILIES, families.ORDINARY, families.DEAR
+if find_spec("iceform_estimators") and find_spec("estimator_tests"):  # attacks on fits, if it can
+    fits = import_module("estimator_tests.attacks.families")
+    FAMILIES = {**FAMILIES, **fits.FAMILIES}
+    ORDINARY = {**fits.ORDINARY, **ORDINARY}
+    DEAR = (*DEAR, *fits.DEAR)
+_LOOSE = 100  # of a few cases; of many the median is in docs/certificates.md
 _BROKEN = "BROKEN by"
 _INSTEAD = ("refused", "infinite", "estimated")
 
@@ -45,7 +55,7 @@ def kind_of(family: str) -> str:
     """How much an attack costs; ordinary runs are no attacks."""
     if family in KERNELS:
         return "device"
-    if family not in FAMILIES:
+    if family.startswith("ordinary: "):
         return "ordinary"
     return "cheap" if family in CHEAP else "dear" if family in DEAR else "usual"
 
@@ -113,6 +123,18 @@ class Row:
         )
 
 
+def assert_unbroken(
+    family: str, attack: Callable[[int], Outcome | str], count: int, most: float | None = None
+) -> None:
+    """A few cases of a family: none is violated, some are certified, not too loosely."""
+    row = Row(family)
+    for seed in range(10_000, 10_000 + count):
+        row.add(seed, attack(seed))
+    assert not row.violated, row
+    assert row.certified, "nothing was certified, so nothing was attacked"
+    assert row.ratio <= (most or _LOOSE), row
+
+
 def outcome(family: str, seed: int) -> Outcome | str:
     """Of one case; an error that is not the library's own breaks it, and is no refusal."""
     try:
@@ -156,12 +178,12 @@ def campaign(families: list[str], count: int, first: int, seconds: float) -> dic
 
 
 def merged(files: list[Path]) -> dict[str, Row]:
-    """What several processes found, in the order of the families."""
+    """What several processes found, in the order in which they have the families."""
     rows: dict[str, Row] = {}
     for file in files:
         for content in json.loads(file.read_text(encoding="utf-8")):
             rows.setdefault(content["family"], Row(content["family"])).merge(Row(**content))
-    return {family: rows[family] for family in [*FAMILIES, *KERNELS, *ORDINARY] if family in rows}
+    return rows
 
 
 def attack_table(rows: list[Row]) -> str:

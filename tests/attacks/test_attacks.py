@@ -9,18 +9,12 @@ from tests.attacks.families import DEAR, FAMILIES, ORDINARY
 from tests.attacks.kernels import DEVICE, KERNELS, usable
 from tests.attacks.outcomes import Outcome
 
-LOOSE = 100  # of a few cases; of many the median is in docs/certificates.md
 BARS = {"networks": 1000, "hidden state": 1e6}  # through whole layers; before the fact
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_certificate_is_violated(family):
-    row = attacks.Row(family)
-    for seed in range(10_000, 10_000 + (2 if family in DEAR else 3)):
-        row.add(seed, FAMILIES[family](seed))
-    assert not row.violated, row
-    assert row.certified, "nothing was certified, so nothing was attacked"
-    assert row.ratio <= BARS.get(family, LOOSE), row
+    attacks.assert_unbroken(family, FAMILIES[family], 2 if family in DEAR else 3, BARS.get(family))
 
 
 @pytest.mark.skipif(not usable(), reason="no GPU, and Triton is not interpreted")

@@ -71,10 +71,8 @@ CELLS.append(("docs/errata.md", "heads", "their_script", "mse", {"heads": 4}))
 # Page, kind, what it is, and the numbers as they are printed (or whole sentences of them).
 STATED: list[tuple[str, str, str, list[str]]] = [
     ("docs/certificates.md", "defined", "tests/mutants/drawn.py", ["25 are drawn"]),
-    ("docs/components.md", "asserted", "the cell above", ["1e-10"]),
-    ("docs/expectile.md", "asserted", "the cell above", ["1e-10"]),
+    ("docs/estimators.md", "asserted", "the cell above", ["1e-10"]),
     ("docs/how_it_works.md", "asserted", "the cell above", ["1e-10"]),
-    ("docs/regression.md", "asserted", "the cell above", ["1e-10"]),
     ("docs/text_computer.md", "defined", "the default numbers", ["1/128 apart", "127"]),
     ("docs/text_computer.md", "defined", "bits of the balls", ["300"]),
     (
@@ -111,7 +109,12 @@ STATED: list[tuple[str, str, str, list[str]]] = [
     ("*", "defined", "versions that pyproject.toml asks for", ["3.11"]),
     ("*", "theirs", "the paper's address", ["2508.17550"]),
     ("*", "theirs", "the paper's section on linear layers", ["4.3"]),
-    ("*", "theirs", "sales and features of the Ames houses (tests/studies)", ["2930", "79"]),
+    (
+        "*",
+        "theirs",
+        "sales and features of the Ames houses (test_settings)",
+        ["2930", "79"],
+    ),
     ("results/README.md", "theirs", "rows of house_prices (test_settings)", ["1460"]),
     (
         "docs/studies.md",
@@ -229,7 +232,6 @@ STATED: list[tuple[str, str, str, list[str]]] = [
     ("docs/errata.md", "defined", "twice .01", [r"$2\epsilon = .02$"]),
     ("docs/errata.md", "asserted", "test_truncated.py", ["a quarter of a cell"]),
     ("docs/how_it_works.md", "defined", "the cells there", ["five times as many grid tokens"]),
-    ("docs/neighbours.md", "defined", "ln 3 in words", ["three quarters of the weight"]),
     ("benchmarks/README.md", "defined", "shares of a run", ["a tenth of the run are allowed"]),
     (
         "CHANGELOG.md",
@@ -258,7 +260,6 @@ STATED: list[tuple[str, str, str, list[str]]] = [
     ("CONTRIBUTING.md", "asserted", "estimator_tests/test_path.py", ["27 once", "39 in"]),
     ("docs/how_it_works.md", "defined", "where float64's exponential is 0", ["746"]),
     ("docs/export.md", "defined", "digits of a SHA-256", ["64"]),
-    ("docs/sparse.md", "defined", "zero as a solver prints it", ["0.0"]),
     ("docs/comparison.md", "theirs", "Loom's opcodes, TracrBench's programs", ["22", "121"]),
     ("docs/comparison.md", "theirs", "layers of Giannou's construction", ["has 13 layers"]),
     ("docs/comparison.md", "defined", "sizes of benchmarks/others.py", ["20", "24"]),
@@ -333,7 +334,7 @@ STATED: list[tuple[str, str, str, list[str]]] = [
             "20",
         ],
     ),
-    ("results/README.md", "asserted", "tests/studies/test_training.py", ["1e-6"]),
+    ("results/README.md", "asserted", "estimator_tests/studies/test_training.py", ["1e-6"]),
     (
         "results/README.md",
         "measured",

@@ -15,6 +15,7 @@ from pathlib import Path
 from estimator_tests.sklearn import scoreboard as estimators
 
 from benchmarks import text_tables
+from iceform.bench import board
 from tests.attacks import __main__ as attacks
 from tests.claims.scan import ROOT
 from tests.mutants import __main__ as mutants
@@ -22,6 +23,7 @@ from tests.mutants.mutants import MUTANTS
 from tests.networks import attack, figures, scoreboard
 
 BENCHMARKS = ROOT / "benchmarks" / "results"
+BENCH = ROOT / "results" / "pages" / "bench.json"
 
 
 @dataclass(frozen=True)
@@ -133,8 +135,13 @@ BLOCKS = (
           text_tables.RANDOM, text_tables.random_programs),
     Block("docs/text_computer.md", "speed", "python -m benchmarks.text speed",
           text_tables.SPEED, text_tables.speed),
-    Block("docs/text_computer.md", "llama", "python -m benchmarks.text_llama",
+    Block("docs/text_computer.md", "forced programs", "python -m benchmarks.text forced",
+          text_tables.FORCED, text_tables.forced_programs),
+    Block("docs/text_computer.md", "llama", "python -m benchmarks.text forced --architecture llama",
           text_tables.LLAMA, text_tables.llama),
-    Block("docs/scikit_learn.md", "scoreboard", "python -m estimator_tests.sklearn.scoreboard",
+    Block("docs/estimators.md", "scoreboard", "python -m estimator_tests.sklearn.scoreboard",
           estimators.ROWS, lambda: estimators.table(_json(estimators.ROWS))),
+    *(Block("docs/bench.md", f"bench {part}", "iceform bench board --out results/pages/bench.json",
+            BENCH, lambda part=part: board.told(_json(BENCH))[f"bench {part}"])
+      for part in ("summary", "circuits", "variants", "effects", "variables")),
 )  # fmt: skip

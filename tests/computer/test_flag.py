@@ -115,3 +115,46 @@ def test_a_literal_run_is_bounded_by_the_programs_own_cycles(monkeypatch):
     machine = Computer.for_programs([forever], lanes=2)
     with pytest.raises(CapacityError, match="does not come to a halt"):
         machine.execute(machine.prompt(forever, x, y), backend="literal")
+
+
+# ---------------------------------------------------------------------- what a program is
+
+V, C = branch(Write("one")).variables, branch(Write("one")).instructions
+NO_PROGRAM = {
+    "variables .* called 'w'": {"variables": (*V, MemoryVariable("w", "samples"))},
+    "lives in 'elsewhere'": {"variables": (*V, MemoryVariable("q", "elsewhere"))},
+    "holds no sample": {"variables": (*V, MemoryVariable("q", "lane0", (Write("x", width=1),)))},
+    "1 components from 4 on": {
+        "variables": (*V, MemoryVariable("q", "lane0", (Write("one", first=4, width=1),)))
+    },
+    "no variable 'nothing'": {"outputs": (Output("w", "nothing"),)},
+    "answer w takes 3 components": {"outputs": (Output("w", "w", 3),)},
+    "no instruction at address 0": {
+        "instructions": tuple(replace(i, address=i.address + 3, next=i.next + 3) for i in C)
+    },
+    "whole number from 0 on, not -1": {
+        "instructions": (*C, Instruction(-1, "w", Operand(), Operand(), "one", -1))
+    },
+    r"when = \[2\]": {"instructions": (*C, Instruction(7, "w", Operand(), Operand(), "one", 0, 2))},
+}
+
+
+@pytest.mark.parametrize("words", NO_PROGRAM)
+def test_what_is_no_program_is_refused_by_name(words):
+    """By check, and before a computer is sized for it."""
+    wrong = replace(branch(Write("one")), **NO_PROGRAM[words])
+    for refuse in (wrong.check, lambda: Computer.for_programs([wrong], lanes=2)):
+        with pytest.raises(ProgramError, match=words):
+            refuse()
+
+
+def test_columns_that_are_no_table_are_refused():
+    program = branch(Write("one"))
+    one, two = program.tables
+    for table, words in (
+        (replace(one, name="two"), "tables .* called 'two'"),
+        (replace(one, f=one.f[:-1]), r"table 'one' have shapes \(41,\), \(41,\), \(40,\)"),
+        (replace(one, f=float("nan") * one.f), "table 'one' holds NaN"),
+    ):
+        with pytest.raises(ProgramError, match=words):
+            Computer.for_programs([replace(program, tables=(table, two))], lanes=2)

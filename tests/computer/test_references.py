@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from iceform.arithmetic.balls import balls_of
-from iceform.computer import Computer, proofs
+from iceform.computer import Computer
 from iceform.computer.compile import compile
 from iceform.computer.exact import Exact
 from iceform.computer.graph import Node
@@ -17,9 +17,10 @@ from iceform.computer.language import algorithm, apply, maximum, mean, minimum, 
 from iceform.computer.loop_bounds import growths
 from iceform.computer.loop_slices import RangesAtParameters
 from iceform.computer.piecewise_linear import Kink
-from iceform.computer.proofs import Balls, ball_array
+from iceform.computer.proofs import Balls
 from iceform.computer.ranges import Range
 from iceform.computer.tables import _fit, _with_room
+from iceform.expressions.ball_tensors import BallTensor
 from iceform.expressions.formulas import Formula, trees
 
 UNIT = 2.0**-53
@@ -50,7 +51,7 @@ WIDE = (-30.0, -3.0, -0.75, 0.25, 1.5, 3.0, 30.0)
 def assert_balls_hold(tree, defined, points):
     argument = Node("data", (), True, None, "y")
     node = Node("apply", (argument,), True, None, tree)
-    given = ball_array(torch.tensor(points, dtype=torch.float64))
+    given = BallTensor.of(torch.tensor(points, dtype=torch.float64))
     with balls_of(128):
         found = Balls(1).compute(node, [given])
     for z, ball in zip(points, found, strict=True):
@@ -60,7 +61,7 @@ def assert_balls_hold(tree, defined, points):
         assert abs(float(ball.mid()) - expected) <= 16 * UNIT * size, (z, ball, expected)
 
 
-@pytest.mark.parametrize("name", proofs._FUNCTIONS)
+@pytest.mark.parametrize("name", DEFINED)
 def test_balls_hold_what_the_words_mean(name):
     """Exact answers are made of these functions: each against its definition in Python."""
     binary = dict.fromkeys(("+", "-", "*", "/", "^", "max", "min"), (0.375,))
@@ -93,7 +94,7 @@ def test_a_named_exponent_is_the_number_and_not_its_float():
     argument = Node("data", (), True, None, "y")
     node = Node("apply", (argument,), True, None, Formula("z^pi").tree)
     with balls_of(128) as flint:
-        (found,) = Balls(1).compute(node, [ball_array(torch.tensor([3.0]).double())])
+        (found,) = Balls(1).compute(node, [BallTensor.of(torch.tensor([3.0]).double())])
         assert found.overlaps((flint.arb(3).log() * flint.arb.pi()).exp())
         assert float(found.rad()) < 1e-30
 

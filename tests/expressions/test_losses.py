@@ -13,7 +13,6 @@ from iceform.errors import BoundError, ProgramError
 from iceform.expressions import LOSSES, Loss, ScalarFunction, loss_named
 from iceform.expressions.extremes import concordance, extremes
 from iceform.expressions.losses import Curvature, Labels, register
-from iceform.paper.verification import ball_function
 
 # Convex losses that no name of the library fits: l' and l''.
 OWN = {
@@ -100,7 +99,7 @@ def check_facts(loss):
     z = z[[all(abs(t - k) > 1e-12 for k in facts.kinks or ()) for t in z.tolist()]]
     value, off, bend, _ = facts.enclose(loss.derivative.call, z)
     true = loss.derivative.jets(Interval.point(z), 2)
-    exactly = ball_function(loss.derivative.call)
+    exactly = loss.derivative.balls
     with balls_of(200) as flint:
         for t, said, may in zip(z.tolist(), value.tolist(), off.tolist(), strict=True):
             assert abs(exactly(flint.arb(t)) - flint.arb(said)) <= flint.arb(may), t

@@ -11,7 +11,6 @@ from iceform import Formula, IceformError, Interpolant
 from iceform.arithmetic import Interval
 from iceform.errors import PrecisionError
 from iceform.expressions import LOSSES, ScalarFunction, loss_named, tracing
-from iceform.expressions.enclosing import KNOWN
 from iceform.expressions.tracing import trace
 from iceform.networks.activations import ACTIVATIONS
 
@@ -88,9 +87,9 @@ def test_what_is_followed_is_what_is_computed(name):
 
 @pytest.mark.parametrize("name", FOLLOWED)
 def test_what_is_written_down_in_python_is_what_reaches_torch_s_dispatcher(name, monkeypatch):
-    written = trace(FOLLOWED[name], KNOWN)
+    written = trace(FOLLOWED[name])
     monkeypatch.setattr(tracing, "_PLAIN", {})
-    assert trace(FOLLOWED[name], KNOWN) == written
+    assert trace(FOLLOWED[name]) == written
 
 
 def _stateful():

@@ -138,7 +138,7 @@ def _tensors(value: object) -> Iterator[Tensor]:
 
 
 def table(outcomes: list[Outcome]) -> str:
-    """As the page has it."""
+    """As the page has it: the right ones by precision, with the worst of them, and the others."""
     parts = []
     for title, ours in (("transformers", True), ("torch", False)):
         some = [o for o in outcomes if (o.name in ARCHITECTURES) == ours]
@@ -147,15 +147,18 @@ def table(outcomes: list[Outcome]) -> str:
             for v in ("right", "refused", "wrong", "uncertified", "raw error")
         )
         parts += [f"**{title}**, {len(some)}: {counts}.", ""]
-        parts += ["| network | verdict | dtype | off by | certified | outside the pieces |"]
-        parts += ["|---|---|---|---|---|---|", *map(_row, some), ""]
+        for dtype in ("float64", "float32"):
+            right = [o for o in some if o.verdict == "right" and o.dtype == dtype]
+            if right:
+                off, certified = max(o.off for o in right), max(o.certified for o in right)
+                names = "; ".join(o.name for o in right)
+                parts += [
+                    f"- {dtype}, off by at most {off:.0e}, certified to {certified:.0e}: {names}."
+                ]
+        parts += [f"- {o.name} {o.verdict}: {o.words}." for o in some if o.verdict != "right"] + [
+            ""
+        ]
     return "\n".join(parts).rstrip()
-
-
-def _row(o: Outcome) -> str:
-    if o.verdict == "right":
-        return f"| {o.name} | right | {o.dtype} | {o.off:.0e} | {o.certified:.0e} | {o.outside} |"
-    return f"| {o.name} | {o.verdict}: {o.words} | | | | |"
 
 
 def write(name: str, made: str) -> None:

@@ -14,7 +14,6 @@ from flint import arb
 
 from iceform.expressions import Loss
 from iceform.paper import library
-from iceform.paper.verification import ball_function
 
 
 def measured(algorithm: library.PromptAlgorithm, result: Any, x: Any, y: Any) -> float:
@@ -82,7 +81,7 @@ def _(algorithm: library.HeadPrompts, tokens, y, x, result):
 @answer.register
 def _(algorithm: library.DescentPrompts, samples, y, x, result):
     loss, (schedule, _) = Loss.of(algorithm.loss), algorithm.plan(x)
-    f, l2 = ball_function(loss.derivative.call), arb(algorithm.l2)
+    f, l2 = loss.derivative.balls, arb(algorithm.l2)
     if loss.kind == "margin":
         samples = [[s * a for a in row] for row, s in zip(samples, y, strict=True)]
     shift = [label if loss.kind == "residual" else arb(0) for label in y]

@@ -1,6 +1,7 @@
 """TruncatedLinear, the Hopfield constructions and the MLP."""
 
 import math
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -109,6 +110,82 @@ class TestHopfieldMap(Conformance):
             again.reference(z)
 
 
+class TestHopfieldVector(TestHopfieldMap):
+    """f from R to R^3, as thm:hopfield_approx has it: one layer, one table of three columns."""
+
+    components = (torch.tanh, torch.sin, torch.nn.functional.softplus)
+    captured = False
+
+    def build(self, regime, dtype, backend):
+        eps = {("spectral", torch.float64): 1e-7, ("spectral", torch.float32): 1e-3}
+        return ice.paper.HopfieldMap(
+            self.components, [1.0, -0.5, 0.25], 0.3, samples=5,
+            eps=eps.get((regime, dtype), 0.5), regime=regime, dtype=dtype, backend=backend,
+        )  # fmt: skip
+
+    def cases(self):
+        """Literal alone: the quick ones differ in all else."""
+        own = {
+            n: [c for c in cases if c[-1] == "literal"] for n, (cases, _) in super().cases().items()
+        }
+        quick = (("spectral", torch.float64, "literal"), ("hard", torch.float32, "literal"))
+        return {n: (cases, quick) for n, cases in own.items()}
+
+
+def test_components_share_one_layer_and_keep_their_columns():
+    """A permuted, negated or dropped column would show: every component is another function."""
+    fs = (torch.sin, torch.tanh, lambda z: 2 * z - 1)
+    em = ice.paper.HopfieldMap(fs, [1.0, -1.0], 0.5, samples=40, bound=2.0, eps=1e-8)
+    (layer,) = em.network.layers
+    assert layer.w_v.shape == (3, 2 + 1 + 3)
+    assert layer.patterns.shape == (em.interpolant.tokens, 2 + 3)
+    z = uniform(40, 2, dtype=torch.float64, bound=2.0)
+    out, line = em(z), z[:, 0] - z[:, 1] + 0.5
+    for j, f in enumerate(fs):
+        assert_within(out[:, j], f(line), em.certificate.error, f"component {j}")
+        assert torch.equal(em.component(j)(z), out[:, j])
+    verified = em.certificate.verify(z)
+    assert verified.holds
+    assert verified.measured >= float((out[:, 1] - torch.tanh(line)).abs().max()) / 2
+    alone = [
+        ice.paper.HopfieldMap(f, [1.0, -1.0], 0.5, samples=40, bound=2.0, eps=1e-8) for f in fs
+    ]
+    assert em.plan.grid_tokens < sum(one.plan.grid_tokens for one in alone)
+
+
+def test_a_vector_is_the_same_by_matrices_and_by_look_ups():
+    build = partial(ice.paper.HopfieldMap, (torch.sin, torch.tanh), [1.0, 0.5], samples=9, eps=1e-8)
+    z = 2 * torch.rand(9, 2, dtype=torch.float64) - 1
+    literal, fused = (build(backend=name) for name in ("literal", "fused"))
+    assert literal.digest == fused.digest
+    assert literal(z).shape == fused(z).shape == (9, 2)
+    allowed = literal.certificate.terms["rounding"] + fused.certificate.terms["rounding"]
+    assert_within(fused(z), literal(z), allowed, "fused")
+
+
+def test_a_saved_vector_is_proven_for_all_its_components(tmp_path):
+    fs = (torch.sin, torch.tanh)
+    em = ice.paper.HopfieldMap(fs, [1.0], samples=3, eps=1e-6)
+    folder = em.save(tmp_path / "saved")
+    assert ice.load(folder).certificate.kind == "claimed"
+    assert ice.load(folder, f=fs).certificate.kind == "proven"
+    with pytest.raises(ice.errors.IntegrityError, match="certified, not eps"):
+        ice.load(folder, f=(torch.sin, torch.sin))
+
+
+def test_what_a_vector_cannot_be_is_refused():
+    build = partial(ice.paper.HopfieldMap, a=[1.0], samples=3)
+    with pytest.raises(ice.errors.ShapeError, match="at least one component"):
+        build(())
+    one, two = (ice.Interpolant.fit(torch.sin, -2, 2, eps) for eps in (1e-3, 1e-9))
+    with pytest.raises(ice.errors.ProgramError, match="tables have different keys"):
+        build((torch.sin, torch.sin), interpolant=(one, two))
+    with pytest.raises(ice.errors.ShapeError, match="2 components and 1 tables"):
+        build((torch.sin, torch.sin), interpolant=(one,))
+    with pytest.raises(ice.errors.ShapeError, match="no index 2"):
+        build((torch.sin, torch.sin)).component(2)
+
+
 class TestHopfieldResidual(test_residual.TestResidualMap):
     captured = False
 
@@ -171,7 +248,7 @@ def test_an_mlp_with_gelu_entirely_in_context():
     assert_within(net(x, *parameters), plain(x).detach(), 1e-6, "torch's own")
 
 
-@pytest.mark.parametrize("backend", ["literal", "fused"])
+@pytest.mark.parametrize("backend", ["literal", "auto"])
 def test_every_part_of_an_mlp_runs_on_its_frozen_weights(backend):
     sizes = (3, 4, 2)
     torch.manual_seed(0)
@@ -181,7 +258,7 @@ def test_every_part_of_an_mlp_runs_on_its_frozen_weights(backend):
     assert torch.equal(result.value, net(x, *parameters))
     assert result.attestation.ok
     assert result.digest == net.digest
-    assert (result.attestation.rows > 0) == (backend == "fused")
+    assert (result.attestation.rows > 0) == (backend == "auto")
     assert result.passes == 3  # two linear maps, one activation
     assert result.ledger.host == ()
     for network in net.networks:
@@ -200,7 +277,7 @@ def test_activations_follow_the_weights_alike():
     sizes, changed = (3, 4, 2), []
     torch.manual_seed(0)
     parameters, x = network_parameters(sizes), uniform(4, 3, dtype=torch.float64)
-    for backend in ("literal", "fused"):
+    for backend in ("literal", "auto"):
         net = ice.paper.MLP(
             sizes, torch.tanh, samples=4, weight_bound=0.6, eps=1e-6, backend=backend
         )
@@ -208,7 +285,7 @@ def test_activations_follow_the_weights_alike():
         net.look_ups.layers[-1].w_v.mul_(1.5)
         with unchecked():
             changed.append(net(x, *parameters))
-    assert_within(changed[1], changed[0], 1e-9, "literal against fused")
+    assert_within(changed[1], changed[0], 1e-9, "literal against the default")
     assert float((changed[0] - net.reference(x, *parameters)).abs().max()) > 1e-2
 
 

@@ -141,8 +141,12 @@ def test_the_unrolled_network_runs_its_layers_whatever_the_backend():
         assert result.passes == 1
         assert len(em.network.layers) == 5
         answers.append(result.value)
+        em.network.layers[2].w_v.zero_()
         with unchecked():  # a layer that does nothing is a step that is not taken
-            em.network.layers[2].w_v.zero_()
+            if name == "fused":
+                with pytest.raises(ice.errors.IntegrityError, match="that a design implies"):
+                    em(*inputs)
+                continue
             changed = em(*inputs)
         assert not torch.allclose(changed, result.value, atol=1e-4)
     assert torch.equal(answers[0], answers[1])

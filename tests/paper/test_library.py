@@ -301,7 +301,7 @@ def test_a_result_is_of_the_data_as_they_were():
 
 
 @pytest.mark.parametrize("factor", [math.nan, 0.8])
-@pytest.mark.parametrize("backend", ["literal", "fused"])
+@pytest.mark.parametrize("backend", ["literal", "auto"])
 @pytest.mark.parametrize("name", SMALL)
 def test_changed_weights_are_refused_and_change_every_answer_where_they_run(name, backend, factor):
     network, (x, y) = small_library(backend), small_data(name)

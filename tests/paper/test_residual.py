@@ -245,7 +245,7 @@ def test_verify_confirms_and_refutes():
     assert found.measured == pytest.approx(error, rel=1e-6)
     wrong = ice.Certificate.total(
         {"interpolation": found.measured / 2}, domain={}, dtype=em.dtype, backend="fused",
-        _verifier=em._verify,
+        verifier=em._verify,
     )  # fmt: skip
     assert not wrong.verify(x, y, w)
 

@@ -9,6 +9,7 @@ it, so that the list survives a move of the walls.
 from __future__ import annotations
 
 import hashlib
+import json
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -46,12 +47,6 @@ STOCK = {
     ("albert", "huber"): {"steps": 1},
     ("bert", "lasso"): {"steps": 1, "mode": "weights"},
 }
-ESTIMATORS = (
-    "ElasticNet", "ExpectileRegressor", "HuberRegressor", "KernelRegressor",
-    "KNeighborsClassifier", "KNeighborsRegressor", "Lasso", "LinearRegression",
-    "LogisticRegression", "LinearSVC", "PCA", "Perceptron", "PoissonRegressor",
-    "QuantileRegressor", "Ridge",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -62,7 +57,7 @@ class Pinned:
     value: Any
 
 
-def _answer(value: Tensor) -> Pinned:
+def answer_of(value: Tensor) -> Pinned:
     return Pinned("answer", [float(v) for v in value.detach().double().flatten()[:16]])
 
 
@@ -91,7 +86,7 @@ def constructions() -> Iterator[tuple[str, Pinned]]:
         specimen = zoo.load(name)
         yield f"{name}: weights", Pinned("digest", specimen.module.network.digest)
         yield f"{name}: certificate", Pinned("bound", specimen.module.certificate.error)
-        yield f"{name}: answer", _answer(specimen.module(*specimen.inputs(0)))
+        yield f"{name}: answer", answer_of(specimen.module(*specimen.inputs(0)))
 
 
 def programs() -> Iterator[tuple[str, Pinned]]:
@@ -102,7 +97,7 @@ def programs() -> Iterator[tuple[str, Pinned]]:
         result = computer.run(program, example.X, example.y, backend="fused", **example.settings)
         yield f"{name}: computer", Pinned("digest", computer.digest)
         yield f"{name}: certificate", Pinned("bound", program.certify(backend="literal")[0].error)
-        yield f"{name}: answer", _answer(torch.as_tensor(result.answer))
+        yield f"{name}: answer", answer_of(torch.as_tensor(result.answer))
 
 
 def checkpoints(folder: Path) -> Iterator[tuple[str, Pinned]]:
@@ -112,32 +107,6 @@ def checkpoints(folder: Path) -> Iterator[tuple[str, Pinned]]:
         place = folder / f"{architecture}-{name}"
         targets.load(program.to(architecture, place, **options).path)
         yield f"{architecture} of {name}: weights", Pinned("digest", _tensors_digest(place))
-
-
-def fits() -> Iterator[tuple[str, Pinned]]:
-    """Estimators on one small table: the machine's weights, the proven error and the answer."""
-    import iceform_estimators as estimators
-
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(60, 4, generator=generator, dtype=torch.float64)
-    score = x @ torch.tensor([1.0, -2.0, 0.0, 0.5], dtype=torch.float64)
-    noise = torch.randn(60, generator=generator, dtype=torch.float64)
-    labels = {
-        "classes": (score + noise > 0).double(),
-        "counts": torch.poisson(torch.exp((score / 3).clamp(-3, 3)), generator=generator),
-        "line": score + noise / 4,
-    }
-    classifiers = ("KNeighborsClassifier", "LogisticRegression", "LinearSVC", "Perceptron")
-    kinds = {**dict.fromkeys(classifiers, "classes"), "PoissonRegressor": "counts"}
-    for name in ESTIMATORS:
-        y = labels[kinds.get(name, "line")]
-        model = getattr(estimators, f"InContext{name}")().fit(x.numpy(), y.numpy())
-        yield f"{name}: weights", Pinned("digest", model.digest_)
-        yield f"{name}: certificate", Pinned("bound", model.certificate_.error)
-        found = getattr(model, "coef_", None)
-        found = model.transform(x.numpy()) if name == "PCA" else found
-        found = model.predict(x.numpy()) if found is None else found
-        yield f"{name}: answer", _answer(torch.as_tensor(found))
 
 
 @cache
@@ -150,5 +119,12 @@ def every(folder: Path) -> dict[str, Pinned]:
             **dict(constructions()),
             **dict(programs()),
             **dict(checkpoints(folder)),
-            **dict(fits()),
         }
+
+
+def write_list(path: Path, found: dict[str, Pinned]) -> None:
+    """Write a list anew, a line for each value."""
+    rows = {name: [pinned.kind, pinned.value] for name, pinned in sorted(found.items())}
+    lines = (f"{json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items())
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    print(f"{len(rows)} values in {path.name}")

@@ -43,24 +43,6 @@ def test_where_nothing_is_left_inside_moments_are_infinite():
     assert exactly
 
 
-@pytest.mark.parametrize("c", [0.2, 0.5])
-def test_third_derivatives_are_bounded_by_little_more_than_the_largest(c):
-    """Values at their two extremes, by the sign of what each of them adds to A'''."""
-    grid = Grid(0.0, 12.0, 12, 8)
-    z = torch.linspace(5.5, 6.5, 41, dtype=F64)
-    t = z[:, None] - grid.center
-    keys = grid.keys(c)
-    p = torch.softmax(t * keys.slopes + keys.biases, -1)
-    s = keys.slopes - (p * keys.slopes).sum(-1, keepdim=True)
-    second, third = ((p * s**k).sum(-1, keepdim=True) for k in (2, 3))
-    weight = p * (s**3 - 3 * second * s - third)
-    largest = float((0.5 * weight.abs().sum(-1)).max())
-    bound = bounds.third_derivative(c, 8, 12, 1.0, 1.0)
-    assert largest <= bound
-    # What three inequalities between moments cost, and no more: 4.7 and 4.9 at these c.
-    assert bound <= 5 * largest, bound / largest
-
-
 @pytest.mark.parametrize("width", [1e-120, 1e120])
 def test_ranges_stop_where_their_inverse_square_does(width):
     inward = math.nextafter(width, 1.0)

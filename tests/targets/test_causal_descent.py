@@ -36,10 +36,11 @@ def test_three_layers_a_sample_and_one_a_step():
         assert len(spec.design.layers) == (3 * spec.samples + 1) * spec.steps
 
 
-def test_random_and_corner_data_of_up_to_n_samples(stock):
+@pytest.mark.parametrize("seeds", [9, pytest.param(1000, marks=pytest.mark.slow)])
+def test_random_and_corner_data_of_up_to_n_samples(stock, seeds):
     """A prompt with fewer samples than turns is full-batch descent on those."""
     model, networks = stock
-    for seed in range(9):
+    for seed in range(seeds):
         x, y = data(2, 1 + seed % model.spec.samples, seed)
         certified, _ = assert_within(model, networks, x, y, **LOSSES[seed % len(LOSSES)])
         assert certified <= (1e-11 if model.spec.dtype == "float64" else 1e-4)

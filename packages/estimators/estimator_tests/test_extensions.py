@@ -25,7 +25,7 @@ import torch
 from iceform_estimators import LineEstimator
 from iceform_estimators.algorithms import LinearModel, option
 from iceform.expressions import Loss, ScalarFunction
-from iceform.expressions.losses import Curvature
+from iceform.expressions import Curvature
 
 # The third derivative is -2 tanh times the second.
 _FACTS = Curvature(

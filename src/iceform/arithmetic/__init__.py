@@ -1,7 +1,9 @@
 """The one rounding model, and arithmetic that encloses: intervals and their Taylor series."""
 
+from iceform.arithmetic import balls, double_double
 from iceform.arithmetic.decimals import at_least, at_most, exactly
 from iceform.arithmetic.double_double import exponent_of, power_of_two, times_power
+from iceform.arithmetic.doubled import Doubled, softmax_average
 from iceform.arithmetic.eigenvalues import eigenvalues_of, gram_eigenvalues
 from iceform.arithmetic.intervals import Interval
 from iceform.arithmetic.jets import Jet
@@ -34,12 +36,15 @@ __all__ = [
     "OUTWARD_MANY",
     "SAFE_MINIMUM",
     "UNIT",
+    "Doubled",
     "Format",
     "Interval",
     "Jet",
     "at_least",
     "at_most",
+    "balls",
     "compounded",
+    "double_double",
     "eigenvalues_of",
     "exactly",
     "exponent_of",
@@ -49,6 +54,7 @@ __all__ = [
     "gram_eigenvalues",
     "log_steps",
     "power_of_two",
+    "softmax_average",
     "sum_steps",
     "times_power",
 ]

@@ -11,6 +11,8 @@ from typing import Any
 
 from iceform.errors import BoundError, ProgramError
 
+__all__ = ["ball_arithmetic", "balls_of", "uppermost", "whole_power"]
+
 _FEWEST, _MOST = 53, 1 << 20
 _one_at_a_time = threading.RLock()  # the number of bits is the process's, not a thread's
 
@@ -29,7 +31,14 @@ def ball_arithmetic() -> Any:
 
 @contextmanager
 def balls_of(bits: int) -> Iterator[Any]:
-    """python-flint with so many bits, which no other thread changes meanwhile."""
+    """python-flint with so many bits, which no other thread changes meanwhile.
+
+    Example
+    -------
+    >>> with balls_of(128) as flint:
+    ...     uppermost(flint.arb(2).sqrt() ** 2 - 2) < 1e-36
+    True
+    """
     flint = ball_arithmetic()
     if isinstance(bits, bool) or not isinstance(bits, int) or not _FEWEST <= bits <= _MOST:
         raise BoundError(
@@ -63,12 +72,81 @@ def uppermost(ball: Any) -> float:
     return math.nextafter(float(ball.upper()), math.inf) if ball.is_finite() else math.inf
 
 
+# ---------------------------------------------------------------------------------------------
+# functions and choices
+# ---------------------------------------------------------------------------------------------
+
+
+def number(value: Fraction, name: str | None = None) -> Any:
+    """A rational number, or what the name of a number stands for."""
+    flint = ball_arithmetic()
+    named = {"pi": flint.arb.pi, "e": flint.arb.const_e}.get(name or "")
+    return flint.arb(flint.fmpq(value.numerator, value.denominator)) if named is None else named()
+
+
+def power(ball: Any, exponent: Any) -> Any:
+    """A ball to the power of another one."""
+    if exponent.is_integer():
+        return whole_power(ball, int(exponent.unique_fmpz()))
+    return ball**exponent
+
+
+def sigmoid(u: Any) -> Any:
+    """1/(1 + e^-u)."""
+    return 1 / (1 + (-u).exp())
+
+
+def softplus(u: Any) -> Any:
+    """ln(1 + e^u) = max(u, 0) + ln(1 + e^-|u|)."""
+    return u.max(u * 0) + (-abs(u)).exp().log1p()
+
+
+def logcosh(u: Any) -> Any:
+    """ln cosh u = |u| + ln(1 + e^(-2|u|)) - ln 2."""
+    size = abs(u)
+    return size + (-2 * size).exp().log1p() - ball_arithmetic().arb.const_log2()
+
+
+def sign(u: Any) -> Any:
+    """-1, 0 or 1; what there is between of a ball that holds 0 and more."""
+    return u.sgn()
+
+
+def above(a: Any, b: Any) -> bool | None:
+    """Whether a > b; None where the balls leave that open."""
+    return bool(a > b) if a > b or a <= b else None
+
+
+def same(a: Any, b: Any) -> bool | None:
+    """Whether a = b; None where the balls leave that open."""
+    return bool(a == b) if a == b or not a.overlaps(b) else None
+
+
+def negated(condition: bool | None) -> bool | None:
+    """Not a condition."""
+    return None if condition is None else not condition
+
+
+def both(a: bool | None, b: bool | None) -> bool | None:
+    """Two conditions at once."""
+    if a is False or b is False:
+        return False
+    return None if a is None or b is None else True
+
+
+def chosen(condition: bool | None, a: Any, b: Any) -> Any:
+    """a or b by a condition; both where that is open."""
+    if condition is None:
+        return a.union(b)
+    return a if condition else b
+
+
 def function_of_ball(name: str, x: Any) -> Any:
     """The enclosure of a smooth function at a ball."""
     if name == "recip":
         return 1 / x
     if name == "sigmoid":
-        return 1 / (1 + (-x).exp())
+        return sigmoid(x)
     return getattr(x, name)()
 
 

@@ -26,6 +26,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+__all__ = [
+    "SUMMED", "UNIT", "DoubleDouble", "add", "div", "dot", "exp", "exponent_of", "mul", "pair",
+    "power_of_two", "sub", "sum_last", "times_power", "two_prod", "two_sum",
+]  # fmt: skip
+
 _BIAS, _BITS = 1023, 52
 
 

@@ -60,6 +60,11 @@ class Jet:
         return len(self.series) - 1
 
     @property
+    def count(self) -> int | None:
+        """N + 1; None of a constant, which has as many as are asked for."""
+        return None if self.constant else len(self.series)
+
+    @property
     def value(self) -> Interval:
         """The range of the function itself."""
         return self.series[0]
@@ -232,7 +237,7 @@ class Jet:
 
     def softplus(self) -> Jet:
         """ln(1 + e^u)."""
-        first = self.value.increasing(_softplus, low=0.0, slack=COMPOUND)
+        first = self.value.increasing(softplus, low=0.0, slack=COMPOUND)
         return self._integrated(first, self._lower().sigmoid())
 
     def logcosh(self) -> Jet:
@@ -333,6 +338,48 @@ class Jet:
         return -(-self).largest(-other)
 
 
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """A condition on cells: where it surely holds, and where it surely does not.
+
+    ``count`` is that of the jets which were compared; None of constants.
+    """
+
+    yes: Tensor
+    no: Tensor
+    count: int | None
+
+    @classmethod
+    def above(cls, a: Jet, b: Jet) -> Choice:
+        """Whether a > b."""
+        u, v = a.value, b.value
+        return cls(u.low > v.high, u.high <= v.low, _count(a, b))
+
+    @classmethod
+    def differs(cls, a: Jet, b: Jet) -> Choice:
+        """Whether a != b."""
+        u, v = a.value, b.value
+        yes, no = (u.low > v.high) | (u.high < v.low), (u.low == v.high) & (u.high == v.low)
+        return cls(yes, no, _count(a, b))
+
+    def __invert__(self) -> Choice:
+        return Choice(self.no, self.yes, self.count)
+
+    def __and__(self, other: Choice) -> Choice:
+        return Choice(self.yes & other.yes, self.no | other.no, _count(self, other))
+
+
+def _count(*parts: Jet | Choice) -> int | None:
+    return max((p.count for p in parts if p.count is not None), default=None)
+
+
+def choose(condition: Choice, a: Jet, b: Jet, *, continuous: bool = False) -> Jet:
+    """The jet a where a condition holds, b where it does not, what both allow where it is open."""
+    count = _count(condition, a, b)
+    found = chosen(condition.yes, condition.no, a, b, count or 1, continuous=continuous)
+    return Jet(found.series, constant=count is None)
+
+
 def chosen(
     yes: Tensor, no: Tensor, a: Jet, b: Jet, count: int, value: Interval | None = None,
     *, continuous: bool = False,
@@ -399,7 +446,8 @@ def _sigmoid(u: Tensor) -> Tensor:
     return torch.where(u < 0, small, 1.0) / (1 + small)
 
 
-def _softplus(u: Tensor) -> Tensor:
+def softplus(u: Tensor) -> Tensor:
+    """ln(1 + e^u), relative to itself; torch's own is a straight line from its threshold on."""
     return u.clamp(min=0.0) + torch.log1p(torch.exp(-u.abs()))
 
 

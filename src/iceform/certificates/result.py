@@ -222,10 +222,15 @@ class Certificate(ErrorBound):
     excess
         What is proven of the objective, where that says more than the distance does: curvature is
         weak, or nothing bounds the distance at all.
+    verifier
+        What :meth:`verify` calls, with the inputs and ``certified=`` and ``bits=``; None of a
+        certificate from a file. One that has ``data()``, the tensors of the run, gives a saved
+        result the digest of its data; one that has ``program``, something that can be kept, is
+        saved with it.
     """
 
     excess: Excess | None = None
-    _verifier: Callable[..., Verification] | None = field(default=None, repr=False)
+    verifier: Callable[..., Verification] | None = field(default=None, repr=False)
 
     def _beside(self) -> list[str]:
         if self.excess is None:
@@ -248,12 +253,12 @@ class Certificate(ErrorBound):
         The exact algorithm is enclosed by balls of ``bits`` bits; the emulator's own output is a
         floating-point number and so known exactly. Slow: keep the instance small.
         """
-        if self._verifier is None:
+        if self.verifier is None:
             raise ProgramError(
                 "this certificate came without what it speaks of, from a file, say; verify that of "
                 "the emulator, run or fit itself"
             )
-        return self._verifier(*inputs, certified=self.error, bits=bits)
+        return self.verifier(*inputs, certified=self.error, bits=bits)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -506,6 +511,12 @@ class Result(Pretrained, kept_as="Result"):
         After the fact: how far this answer is from the exact one; None where nothing computed it.
     form
         How ``value`` holds the answers: "one", or a "tuple", "list" or "dict" of the parts.
+    predictor
+        What answers new points, a line or samples that are kept in the prompt; None where the
+        answer makes no predictions.
+    ablated
+        What repeats the run without attention, for :meth:`without_attention`; None of a result
+        from a file.
 
     ``save(path)`` keeps it in a folder, with the SHA-256 of the data that its certificate is about;
     what :func:`iceform.load` reads back is "claimed" until it is verified on those data.
@@ -522,8 +533,8 @@ class Result(Pretrained, kept_as="Result"):
     history: tuple[float, ...] = ()
     enclosure: Enclosure | None = None
     form: str = "one"
-    _predict: Callable[[Tensor], Tensor] | None = field(default=None, repr=False)
-    _ablated: Callable[[], Tensor] | None = field(default=None, repr=False)
+    predictor: Any = field(default=None, repr=False)
+    ablated: Callable[[], Tensor] | None = field(default=None, repr=False)
     _data: str | None = field(default=None, repr=False)
 
     @cached_property
@@ -578,17 +589,13 @@ class Result(Pretrained, kept_as="Result"):
     @full_precision
     def predict(self, x: Tensor) -> Tensor:
         """Predictions for new points, shape (m,), where the answer makes any."""
-        if self._predict is None:
+        if self.predictor is None:
             raise ProgramError("this algorithm makes no predictions; its answer is in .value")
         x = plain_tensor("points", x)
         if x.ndim != 2:
             raise ShapeError(f"points must have shape (m, dim), got {tuple(x.shape)}")
-        return self._predict(x)
-
-    @property
-    def predictor(self) -> Any:
-        """What answers new points, a line or samples that are kept in the prompt."""
-        return self._predict
+        predictions: Tensor = self.predictor(x)
+        return predictions
 
     @full_precision
     def without_attention(self) -> float:
@@ -597,10 +604,10 @@ class Result(Pretrained, kept_as="Result"):
         Every look-up then returns what is looked up, and every average weighs all tokens alike. 0
         means that attention computes nothing of this answer; infinity, that there is none without.
         """
-        if self._ablated is None:
+        if self.ablated is None:
             raise ProgramError("this run cannot be repeated: its data are gone")
         try:
-            moved = (self._ablated() - self.value).abs().max()
+            moved = (self.ablated() - self.value).abs().max()
         except IntegrityError:  # its data are others now: that says nothing of attention
             raise
         except IceformError:
@@ -642,7 +649,7 @@ class Result(Pretrained, kept_as="Result"):
 
     def data_digest(self, *data: Tensor) -> str | None:
         """SHA-256 of the data of the run: of those given, or as the run has kept them."""
-        kept = getattr(self.certificate._verifier, "data", None)
+        kept = getattr(self.certificate.verifier, "data", None)
         data = data or (kept() if kept is not None else ())
         return _digest(*data) if data else self._data
 
@@ -662,7 +669,7 @@ class Result(Pretrained, kept_as="Result"):
         parts = {f"part.{k}": v for k, v in self.parts.items()}
         parts |= {f"error.{k}": v for k, v in self.errors.items()}
         tensors = {k: v for k, v in parts.items() if isinstance(v, Tensor)}
-        program = getattr(self.certificate._verifier, "program", None)
+        program = getattr(self.certificate.verifier, "program", None)
         try:
             made, its = program.pack() if isinstance(program, Pretrained) else (None, {})
         except ProgramError:  # a function of the user's own, which files do not hold

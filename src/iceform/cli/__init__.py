@@ -12,13 +12,16 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 
-from iceform.cli.commands import check, compile, diagnose, plan
+from iceform.cli.commands import bench, check, compile, diagnose, plan
+from iceform.cli.exits import INTERRUPTED, USAGE
 from iceform.cli.failures import one_line_errors
 from iceform.errors import ProgramError
 
-__all__ = ["main"]
+__all__ = ["INTERRUPTED", "USAGE", "main", "one_line_errors"]
 
-COMMANDS = {"compile": compile, "diagnose": diagnose, "check": check, "plan": plan}
+COMMANDS = {
+    "compile": compile, "diagnose": diagnose, "check": check, "plan": plan, "bench": bench,
+}  # fmt: skip
 # Commands that a package brings; where it is not installed, the error names it.
 PACKAGES = {
     "run": "iceform-estimators",

@@ -11,19 +11,20 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from iceform import tuning
 from iceform.arithmetic.units import EXP_UNITS, gamma
-from iceform.computer.decode import DecodedInstruction
 from iceform.computer.fused import FastExecutor, State
+from iceform.computer.instructions import Instruction, Operand
+from iceform.computer.layout import READ_FIELDS
 from iceform.computer.literal import Cycle
 from iceform.computer.lookups import GRID_UNITS, Value, dense, part
+from iceform.computer.prompt import ProgramPrompt
 from iceform.computer.rounding import column_facts
 
 _LEAST = 0.01  # seconds that running again may take, or ``REPLAY_SHARE`` of the run
@@ -57,15 +58,11 @@ class Replay:
 
 
 def replay(
-    fused: FastExecutor,
-    cycle: Cycle,
-    tokens: Float[Tensor, "1 t d"],
-    reservoir: Reservoir,
-    spent: float,
+    fused: FastExecutor, cycle: Cycle, prompt: ProgramPrompt, reservoir: Reservoir, spent: float
 ) -> Replay:
     """Run kept cycles again, of one problem each, for a tenth of the run's time or 10 ms.
 
-    ``fused`` and ``tokens`` may have fewer lanes than the run: then as many lanes are drawn. What
+    ``fused`` and ``prompt`` may have fewer lanes than the run: then as many lanes are drawn. What
     averages over lanes is added up again, lane by lane in float64, and that average is in every
     lane that is drawn; cycles that attend to lanes by likeness are left out.
     """
@@ -75,10 +72,10 @@ def replay(
         drawn = _drawn(fused, before, after, reservoir.draw)
         if drawn is None:
             continue
-        worst, done = max(worst, _compare(fused, cycle, tokens, *drawn), key=_excess), done + 1
+        worst, done = max(worst, _compare(fused, cycle, prompt, *drawn), key=_excess), done + 1
         if time.perf_counter() > until:
             break
-    return Replay(4 * done * tokens.shape[1], *worst, done)
+    return Replay(4 * done * prompt.tokens.shape[-2], *worst, done)
 
 
 def _drawn(
@@ -89,16 +86,15 @@ def _drawn(
     None where so few lanes do not tell.
     """
     row = draw.randrange(len(before.counters))
-    lanes = len(fused.image.lanes) - 1
-    there = before.before.shape[1] - 1
+    lanes, there = fused.samples, before.before.shape[1] - 1
     whole = _one(before, row, None)
     if lanes >= there:
         return whole, _one(after, row, None), whole
-    code = fused.fetched(_one(before, row, [0]))[0]
-    named = {(read.kind, code.fields[read.field]) for read in fused.operation.reads}
-    averaged = {name for kind, name in named if kind == "mean" and name in whole.memory}
-    beside = {name for kind, name in named if kind != "mean"} | {code.fields["destination"]}
-    if any(kind == "like" and name for kind, name in named) or averaged & beside:
+    instruction = fused.fetched(_one(before, row, [0]))[0]
+    named = {*instruction.a.reads(), *instruction.b.reads()}
+    averaged = {name for kind, name in named if kind == "mean"}
+    beside = {name for kind, name in named if kind != "mean"} | {instruction.dst}
+    if fused.asks(instruction) or averaged & beside:
         return None
     chosen = sorted(draw.sample(range(there), lanes))
     averages = {name: _average(whole.memory[name], lanes) for name in averaged}
@@ -124,17 +120,18 @@ def _excess(pair: tuple[float, float]) -> float:
 
 
 def _compare(
-    fused: FastExecutor, cycle: Cycle, tokens: Tensor, before: State, after: State, whole: State
-) -> tuple[float, float]:
+    fused: FastExecutor, cycle: Cycle, prompt: ProgramPrompt,
+    before: State, after: State, whole: State,
+) -> tuple[float, float]:  # fmt: skip
     """Largest difference after one cycle, and what is allowed of all lanes, the ``whole`` state."""
-    literal = fused.start(cycle(fused.write(tokens, before)))
+    tokens = prompt.tokens.reshape(-1, *prompt.tokens.shape[-2:])
+    literal = State.read(prompt, cycle(before.written(prompt, tokens)))
     if literal.counters != after.counters:
         return math.inf, 0.0
     pairs = [(literal.memory[name], after.memory[name]) for name in after.memory]
     pairs.append((literal.flag, after.flag))
     difference = max(float((dense(a) - dense(b)).abs().max()) for a, b in pairs)
-    code = fused.fetched(before)[0]
-    return difference, allowed_difference(fused, code, whole)
+    return difference, allowed_difference(fused, fused.fetched(before)[0], whole)
 
 
 def _one(state: State, row: int, lanes: list[int] | None) -> State:
@@ -142,81 +139,50 @@ def _one(state: State, row: int, lanes: list[int] | None) -> State:
     before = state.before[row : row + 1]
     if lanes is not None:
         before = before[:, [0, *(lane + 1 for lane in lanes)]]
-    memory: dict[int, Value] = {
+    memory: dict[str, Value] = {
         name: part(value, slice(row, row + 1), lanes) for name, value in state.memory.items()
     }
     return State(memory, state.flag[row : row + 1], before, state.counters[row : row + 1])
 
 
-def allowed_difference(fused: FastExecutor, code: DecodedInstruction, state: State) -> float:
+def allowed_difference(fused: FastExecutor, instruction: Instruction, state: State) -> float:
     """Twice the rounding of the instruction, from what memory holds, plus that of the store."""
-    unit = torch.finfo(state.flag.dtype).eps / 2
-    sizes = dict.fromkeys(("a", "b", "old"), 0.0)
-    for target, size in _sizes(fused, code, state):
-        sizes[target] += size
-    terms = _terms(fused, state)
-    operation = fused.operation
-    absolute = operation.arguments.abs()
-    half = len(absolute) // 2
-    reach = sizes["a"] * absolute[:half].sum(0) + sizes["b"] * absolute[half:].sum(0)
-    off = gamma(terms, unit) * reach + _likeness(fused, code, state, unit) * absolute.sum(0)
-    total = [(0.0, 0.0)] * absolute.shape[1]
-    for heads in fused.alike:
-        first = heads[0]
-        one = _head(fused, code, first, float(reach[first]), float(off[first]), unit)
-        for head in heads:
-            total[head] = one
-    heads_off, heads_size = operation.results.new_tensor(total).T
-    moved = operation.results.abs().mT @ heads_off
-    result = operation.results.abs().mT @ heads_size
-    stored = operation.store.abs().sum(0).max()
-    held = sizes["old"] + sizes["a"] + sizes["b"] + float(result.max())
-    store = gamma(4 * half + 2, unit) * float(stored) * held + 2 * unit * _largest(state)
-    return 2 * float(moved.max()) * max(1.0, float(stored)) + 2 * store
-
-
-def _sizes(
-    fused: FastExecutor, code: DecodedInstruction, state: State
-) -> Iterator[tuple[str, float]]:
-    """How large every read can make a, b and old."""
-    for read in fused.operation.reads:
-        held = state.memory.get(code.fields[read.field])
-        if held is not None:
-            parts = read.matrix.abs().sum(0).split(len(read.likeness))
-            for target, part in zip(("a", "b", "old"), parts, strict=True):
-                yield target, float(dense(held).abs().max()) * float(part.max())
-
-
-def _head(
-    fused: FastExecutor, code: DecodedInstruction, h: int, reach: float, off: float, unit: float
-) -> tuple[float, float]:
-    """A look-up's error for arguments of a size that are off by so much; and how large it is."""
-    table, operation = fused.image.entries[code.fields["with table"]], fused.operation
-    columns = (operation.slopes, operation.biases, operation.values)
-    slopes, biases, values = (table @ matrix[:, h] for matrix in columns)
-    ends = -reach - off, reach + off
-    facts = column_facts(slopes, biases, values, *ends, unit, extra=GRID_UNITS)
-    return facts.rounding + facts.slope * off + gamma(3, unit) * facts.largest, facts.largest
-
-
-def _terms(fused: FastExecutor, state: State) -> int:
-    """Numbers that are added up in an argument, at most: lanes, components, reads."""
+    unit, width = torch.finfo(state.flag.dtype).eps / 2, fused.width
+    reach = sum(_size(fused, operand, state) for operand in (instruction.a, instruction.b))
     lanes = max(value.shape[1] for value in state.memory.values())
-    return lanes + 1 + len(fused.operation.reads) * fused.image.layout.sizes.width
+    terms = lanes + 1 + (len(READ_FIELDS) + 1) * width  # added up in an argument, at most
+    off = gamma(terms, unit) * reach + 2 * _likeness(fused, instruction, state, unit)
+    slopes, biases, f, g = fused.entries[instruction.table].T
+    moved, result = 0.0, 0.0
+    for values in (f, g):
+        ends = -reach - off, reach + off
+        facts = column_facts(slopes, biases, values, *ends, unit, extra=GRID_UNITS)
+        moved += facts.rounding + facts.slope * off + gamma(3, unit) * facts.largest
+        result += facts.largest
+    # The store adds the result and takes off what was there: twice what either is off by.
+    held = reach + result + float(dense(state.memory[instruction.dst]).abs().max())
+    store = gamma(4 * width + 2, unit) * 2 * held + 2 * unit * _largest(state)
+    return 4 * moved + 2 * store
 
 
-def _likeness(fused: FastExecutor, code: DecodedInstruction, state: State, unit: float) -> float:
+def _size(fused: FastExecutor, operand: Operand, state: State) -> float:
+    """How large its reads can make an operand."""
+    grown = {"rowsum": fused.width}
+    return sum(
+        float(dense(state.memory[name]).abs().max()) * grown.get(kind, 1)
+        for kind, name in operand.reads()
+    )
+
+
+def _likeness(fused: FastExecutor, instruction: Instruction, state: State, unit: float) -> float:
     """The error of averages by likeness."""
     total = 0.0
-    for read in fused.operation.reads:
-        held = state.memory.get(code.fields[read.field])
-        if read.kind == "like" and held is not None:
-            asked, there = fused.wide(state.before), fused.wide(dense(held))
-            size = float(there.abs().max())
-            logit = asked.abs() @ read.likeness.abs() @ there.abs().mT
-            off = (gamma(2 * there.shape[-1] + 2, unit)) * float(logit.max()) + EXP_UNITS * unit
-            sums = 2 * gamma(there.shape[1] + 2, unit)
-            total += (2 * math.tanh(off) + sums) * size * float(read.matrix.abs().sum(0).max())
+    for name in filter(None, (instruction.a.like, instruction.b.like)):
+        asked, there = fused.wide(state.before), fused.wide(dense(state.memory[name]))
+        logit = asked.abs() @ there.abs().mT
+        off = gamma(2 * there.shape[-1] + 2, unit) * float(logit.max()) + EXP_UNITS * unit
+        sums = 2 * gamma(there.shape[1] + 2, unit)
+        total += (2 * math.tanh(off) + sums) * float(there.abs().max())
     return total
 
 

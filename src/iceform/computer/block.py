@@ -52,6 +52,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -120,19 +121,22 @@ class Masks:
 class TransformerBlock:
     """The four layers as heads; :meth:`network` is their weights."""
 
+    stages: ClassVar[tuple[tuple[str, ...], ...]] = tuple((name,) for name in LAYERS)
+    address: ClassVar[str] = "counter"  # what a unit fetches by
+
     layout: ComputerLayout
     margins: MaskMargins
 
     def network(self, dtype: torch.dtype, *, residual: bool = False) -> FrozenNetwork:
         """The literal layers, with the self heads that the form needs."""
         design = self.design(residual=residual)
-        layers = [projected(design, number, dtype) for number in range(len(LAYERS))]
+        layers = [projected(design, number, dtype) for number in range(len(self.stages))]
         return FrozenNetwork(layers, self.layout.features)
 
     def design(self, *, residual: bool = False) -> Design:
         """The heads of every layer, a self head first where the form has one."""
-        layers = tuple(self._heads(name, residual) for name in LAYERS)
-        kept = () if residual else (self.layout.features,) * len(LAYERS)
+        layers = tuple(self._heads(stage, residual) for stage in self.stages)
+        kept = () if residual else (self.layout.features,) * len(self.stages)
         return Design(self.layout.features, layers, gives=kept)
 
     def away(self, head: Head) -> float:
@@ -142,9 +146,9 @@ class TransformerBlock:
         alike = head.role[0] in "FG" or head.role.endswith("like")
         return self.margins.see if alike else self.margins.copy
 
-    def _heads(self, layer: str, residual: bool) -> tuple[Head, ...]:
-        own = self.self_head(layer, residual)
-        rest: list[Head] = getattr(self, layer)()
+    def _heads(self, stage: tuple[str, ...], residual: bool) -> tuple[Head, ...]:
+        own = self.self_head(stage[0], residual)
+        rest: list[Head] = [head for layer in stage for head in getattr(self, layer)()]
         return tuple(rest) if own is None else (own, *rest)
 
     # ------------------------------------------------------------------ the layers
@@ -154,7 +158,7 @@ class TransformerBlock:
         masks, root = Masks(self.layout, self.margins.fetch), math.sqrt(self.margins.flag)
         flag = Row.of("value", 0, root), Row.of("sign", 0, root)
         moved = [m for name in self.layout.fields for m in self._move(name, f"fetched {name}")]
-        match = masks.match("counter", "key")
+        match = masks.match(self.address, "key")
         return [_gated("fields", masks, ("unit",), ("instruction",), match, (flag,), moved)]
 
     def read(self) -> list[Head]:
@@ -238,6 +242,20 @@ class TransformerBlock:
         moved = (Move(Row.of(column, 0, sign), {("result", j): 1.0}),)
         match = masks.match("fetched with table", "table")
         return _gated(f"{column.upper()} {j}", masks, ("unit",), ("entry",), match, seen, moved)
+
+
+class ThreeLayerBlock(TransformerBlock):
+    """The same instructions in three layers: the next one is fetched while a result is written.
+
+    Both look at units before the layer, so neither waits for the other: memory takes result - old
+    from its unit, and the unit, whose scratch is forgotten there, takes the fields of the
+    instruction that ``next`` names. A fetch sees FLAG as it was before that write, and no program
+    that :meth:`Assembly.check` admits asks for more: an instruction stands between a comparison
+    and its branch. The prompt's units hold the fields of the first instruction.
+    """
+
+    stages = (("read",), ("compute",), ("write", "fetch"))
+    address = "fetched next"
 
 
 def _gated(

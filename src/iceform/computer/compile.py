@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, overload
 
 import torch
 from torch import Tensor
@@ -50,6 +50,7 @@ from iceform.errors import (
     PrecisionWarning,
     ProgramError,
     ShapeError,
+    TargetError,
 )
 from iceform.validation import check_capacity, check_positive, check_size, full_precision
 
@@ -228,17 +229,28 @@ class Program:
         """The program as assembly, with the error budget of each instruction."""
         return explain(self)
 
+    @overload
+    def to(
+        self, name: str, path: str | Path, *, trainable: Literal[False] = ..., **settings: Any
+    ) -> Checkpoint: ...
+
+    @overload
+    def to(
+        self, name: str, path: str | Path | None = ..., *, trainable: Literal[True], **settings: Any
+    ) -> Any: ...
+
     def to(
         self,
         name: str,
-        path: str | Path,
+        path: str | Path | None = None,
         *,
         mode: str | None = None,
         cycles: int | None = None,
         dtype: str = "float64",
         beside: Iterable[Program] = (),
+        trainable: bool = False,
         **settings: Any,
-    ) -> Checkpoint:
+    ) -> Any:
         """Write a stock transformer that runs this program.
 
         Parameters
@@ -247,7 +259,8 @@ class Program:
             "albert" (layers shared: depth is the number of cycles), "bert" (unrolled), and for
             programs that are descent on least squares "gpt2" or, in float32, "llama".
         path
-            The folder, for ``transformers.AutoModel.from_pretrained``.
+            The folder, for ``transformers.AutoModel.from_pretrained``; None where it is trainable
+            and shall not be saved.
         mode
             "prompt": the program is in the prompt, the weights know the sizes alone. "weights":
             its instructions are layers, two each, of a "bert"; loops are unrolled as these
@@ -265,18 +278,27 @@ class Program:
             "float64" or "float32".
         beside
             Prompt mode: other programs that the same weights shall hold.
+        trainable
+            Write a "gpt2" of a given ``shape`` with moderate weights, for prompts x1, y1, x2, ...
+            (``layout="garg"``); ``fill``, ``parts`` and ``seed`` are as for
+            ``ice.lab.compiled``. It is not certified.
         **settings
             Parameters that prompts hold unless told otherwise.
 
         Returns
         -------
-        The folder with ``prompt(X, y)``, ``read(hidden)`` and ``check(X, y)``.
+        The folder with ``prompt(X, y)``, ``read(hidden)`` and ``check(X, y)``; where it is
+        trainable, an ``ice.lab.TrainableNetwork``.
 
         Raises
         ------
         TargetError
             If it cannot be done; the message says why.
         """
+        if trainable:
+            return extensions.find("writers", "trainable")(self, name, path, **settings)
+        if path is None:
+            raise TargetError("a certified checkpoint is written into a folder: give path=")
         write: Callable[..., Checkpoint] = extensions.find("writers", "checkpoint")
         return write(
             self, name, path, mode=mode, cycles=cycles, dtype=dtype, beside=beside, **settings

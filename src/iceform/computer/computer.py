@@ -19,9 +19,8 @@ from iceform.computer.block import TransformerBlock
 from iceform.computer.compile import Program
 from iceform.computer.costs import Cost, cost
 from iceform.computer.cuda_graphs import CapturedSegments
-from iceform.computer.decode import DecodedBlock, DecodedProgram, recognise
 from iceform.computer.fused import FastExecutor, State
-from iceform.computer.instructions import Assembly
+from iceform.computer.instructions import FLAG, Assembly
 from iceform.computer.interpret import own_cycles
 from iceform.computer.layout import LEAST_VALUES, ComputerLayout, ComputerSizes
 from iceform.computer.literal import (
@@ -38,12 +37,12 @@ from iceform.computer.prompt import (
     ProgramPrompt,
     check_values,
     initial_memory,
-    variable_numbers,
     write_prompt,
 )
 from iceform.computer.running import run
 from iceform.errors import CapacityError, IntegrityError, ProgramError, ShapeError
 from iceform.heads import FrozenNetwork, is_checked
+from iceform.run import other_weights
 from iceform.validation import (
     check_capacity,
     check_choice,
@@ -287,9 +286,10 @@ class Computer:
         cycles
             How often; None runs until the program comes to an instruction that names itself.
         backend
-            "literal" multiplies the matrices; "fused" computes what they and the tokens say. "auto"
-            is "fused" where the weights are those that the sizes imply, and "literal" where they
-            are others, or where ``every`` or ``residual`` asks for the matrices.
+            "literal" multiplies the matrices with the tokens; "fused" executes the program that was
+            written. "auto" is "fused" where every bit of weights and tokens is as sizes, program
+            and data imply, and "literal" where one is not, or where ``every`` or ``residual`` asks
+            for the matrices; "fused" then refuses.
         every
             Compute every attention entry, not only those that can differ from 0.
         residual
@@ -299,12 +299,21 @@ class Computer:
         device = next(iter(prompt.memory.values())).device
         network = (self.residual_network if residual else self.network).to(device)
         found, expected = network.check(), network.expected or ""
+        built, written = found == expected, backend != "literal" and prompt.is_written
         if backend == "auto":
-            backend = "literal" if every or residual or found != expected else "fused"
-        ran = self._fused if backend == "fused" else self._literal
-        memory, tokens, done, checked = ran(
-            network, found, every or found != expected, prompt, cycles
-        )
+            backend = "fused" if built and written and not (every or residual) else "literal"
+        if backend == "fused":
+            if not built:
+                raise other_weights(backend, network, found)
+            if not written:
+                raise ProgramError(
+                    "backend='fused' executes the program that was written, and the tokens of this "
+                    "prompt are others; use backend='auto' or 'literal', which read them"
+                )
+            memory, tokens, done, checked = self._fused(network, every, prompt, cycles)
+        else:
+            ran = self._literal(network, found, every or not built, prompt, cycles)
+            memory, tokens, done, checked = ran
         attestation = Attestation(found, expected, backend, **checked)
         _check_attested(attestation)
         ledger = accounted(prompt, done, stops=cycles is None)
@@ -346,44 +355,46 @@ class Computer:
         check_values(self.sizes, memory, "ends")
         return memory, lambda: tokens, done, {}
 
-    def _recognised(self, network: FrozenNetwork, found: str) -> DecodedBlock:
-        """The operation of weights with these bytes, where they are."""
-        key = found, next(network.buffers()).device
-        return self._operations.get(key, lambda: recognise(network, self.block))
-
     @cached_property
-    def _operations(self) -> SmallCache[DecodedBlock]:
+    def _executors(self) -> SmallCache[FastExecutor]:
         return SmallCache()
 
-    @cached_property
-    def _images(self) -> SmallCache[FastExecutor]:
-        return SmallCache()
+    def _executor(self, prompt: ProgramPrompt, *, closed: bool = True) -> FastExecutor:
+        """The program of a prompt; its tables are read once for the same numbers in them."""
+        assembly, like = prompt.assembly, prompt.memory[FLAG]
+        columns = [torch.stack([t.slopes, t.biases, t.f, t.g], -1) for t in assembly.tables]
+        whole = torch.cat(columns).to(like)
+
+        def make() -> FastExecutor:
+            names, sizes = [t.name for t in assembly.tables], [t.tokens for t in assembly.tables]
+            entries = dict(zip(names, whole.split(sizes), strict=True))
+            width, margins = self.sizes.width, self.block.margins
+            return FastExecutor(assembly, prompt.samples, width, margins, entries, closed)
+
+        key = id(assembly), prompt.samples, like.device, closed
+        return self._executors.get(key, make, whole).again()
 
     def _fused(
-        self,
-        network: FrozenNetwork,
-        found: str,
-        every: bool,
-        prompt: ProgramPrompt,
-        cycles: int | None,
+        self, network: FrozenNetwork, every: bool, prompt: ProgramPrompt, cycles: int | None
     ) -> _Ran:
-        operation, numbers = self._recognised(network, found), variable_numbers(prompt.assembly)
-        fused, state, reservoir, spent = self._looped(operation, prompt, cycles, closed=True)
+        fused, state, reservoir, spent = self._looped(prompt, cycles, closed=True)
         if fused.outside:
-            fused, state, reservoir, spent = self._looped(operation, prompt, cycles, closed=False)
+            fused, state, reservoir, spent = self._looped(prompt, cycles, closed=False)
         with torch.no_grad():
-            checked = self._replayed(network, every, operation, prompt, reservoir, spent)
+            checked = self._replayed(network, every, prompt, reservoir, spent)
+        names = [v.name for v in prompt.assembly.variables]
         memory = _LazyMemory(
-            {name: partial(fused.held, state, number) for name, number in numbers.items()},
-            prompt.batch,
+            {name: partial(fused.held, state, name) for name in names}, prompt.batch
         )
-        return memory, lambda: self._dense(operation, prompt, state), reservoir.seen, checked
+        return memory, lambda: state.written(prompt, _flat(prompt.tokens)), reservoir.seen, checked
 
     def _looped(
-        self, operation: DecodedBlock, prompt: ProgramPrompt, cycles: int | None, *, closed: bool
+        self, prompt: ProgramPrompt, cycles: int | None, *, closed: bool
     ) -> tuple[FastExecutor, State, Reservoir, float]:
         """Cycle after cycle, some of them kept, and how long that took."""
-        fused, state = self._decoded(operation, prompt, closed=closed)
+        fused = self._executor(prompt, closed=closed)
+        whole = {name: v.expand(*prompt.batch, -1, -1) for name, v in prompt.memory.items()}
+        state = fused.begin({name: _flat(value) for name, value in whole.items()})
         reservoir, started = Reservoir(), time.perf_counter()
         stretches = CapturedSegments.of(fused, state)
         with torch.no_grad():
@@ -402,52 +413,19 @@ class Computer:
                 _check_limit(reservoir.seen, cycles)
         return fused, state, reservoir, time.perf_counter() - started
 
-    def _decoded(
-        self, operation: DecodedBlock, prompt: ProgramPrompt, *, closed: bool
-    ) -> tuple[FastExecutor, State]:
-        """The program and its first state: from tokens, or of unchanged prompts from a short one.
-
-        Lanes differ in their codes and values alone, so the tokens of two tell the program.
-        """
-        if prompt.changed is not None:
-            fused = FastExecutor(
-                operation, DecodedProgram.of(self.layout, _flat(prompt.tokens)), closed
-            )
-            return fused, fused.start(_flat(prompt.tokens))
-        short = prompt.with_lanes(min(prompt.samples, tuning.COMPUTER_FEW))
-        fused = self._imaged(operation, _flat(short.tokens)[:1], prompt.samples, closed)
-        flat = {name: _flat(v.expand(*prompt.batch, -1, -1)) for name, v in prompt.memory.items()}
-        numbers = variable_numbers(prompt.assembly)
-        return fused, fused.begin({numbers[name]: value for name, value in flat.items()})
-
-    def _imaged(
-        self, operation: DecodedBlock, tokens: Tensor, samples: int | None, closed: bool = True
-    ) -> FastExecutor:
-        """The program that few tokens hold, on more samples; decoded once for the same tokens."""
-
-        def decode() -> FastExecutor:
-            image = DecodedProgram.of(self.layout, tokens)
-            image = image if samples is None else image.with_lanes(samples)
-            return FastExecutor(operation, image, closed)
-
-        key = id(operation), tokens.device, samples, closed
-        return self._images.get(key, decode, tokens).again()
-
     def _replayed(
-        self, network: FrozenNetwork, every: bool, operation: DecodedBlock, prompt: ProgramPrompt,
-        reservoir: Reservoir, spent: float,
+        self, network: FrozenNetwork, every: bool, prompt: ProgramPrompt, reservoir: Reservoir,
+        spent: float,
     ) -> dict[str, Any]:  # fmt: skip
         """Random cycles run again: with all lanes, or, where tokens would be too many, with few.
 
         What averages over lanes is then added up again by itself; a cycle that attends to lanes by
         likeness can only be run again with all of them.
         """
-        problem = prompt.one_problem
-        lanes = prompt.samples if prompt.changed is not None else self._replayable(prompt)
-        short = problem.with_lanes(lanes)
-        fused = self._imaged(operation, _flat(short.tokens), None)
+        lanes = self._replayable(prompt)
+        short = prompt.one_problem.with_lanes(lanes)
         cycle = self._cycle(network, short, every=every)
-        found = dict(vars(replay(fused, cycle, _flat(short.tokens), reservoir, spent)))
+        found = dict(vars(replay(self._executor(short), cycle, short, reservoir, spent)))
         note = f"{found.pop('cycles')} cycles of {reservoir.seen} run again"
         if lanes < prompt.samples:
             note += f", on {lanes} of {prompt.samples} lanes, and none that attends to lanes"
@@ -463,11 +441,6 @@ class Computer:
 
     def _entries(self, assembly: Assembly, lanes: int) -> int:
         return cost(self.sizes, assembly, lanes, self.dtype).entries
-
-    def _dense(self, operation: DecodedBlock, prompt: ProgramPrompt, state: State) -> Tensor:
-        """The tokens that a state stands for."""
-        tokens = _flat(prompt.tokens)
-        return FastExecutor(operation, DecodedProgram.of(self.layout, tokens)).write(tokens, state)
 
     def _check_memory(self, prompt: ProgramPrompt) -> None:
         """Refuse tokens that would not fit, before they are written."""

@@ -20,11 +20,12 @@ import torch
 from torch import Tensor
 
 from iceform import tuning
-from iceform.computer.decode import DecodedInstruction
 from iceform.computer.fused import FastExecutor, State
+from iceform.computer.instructions import Instruction
 from iceform.computer.lookups import ScaledValue, Value
+from iceform.run.loops import record
 
-_BEFORE = -1  # the last result, beside the numbers of variables
+_BEFORE = ""  # the last result, beside the names of variables
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,13 +56,13 @@ class CapturedSegments:
 
     @classmethod
     def of(cls, fused: FastExecutor, start: State) -> CapturedSegments | None:
-        """Where there is something to gain: on a GPU, where a write replaces what is held."""
-        return cls(fused, start) if _pays(start.flag) and not fused.adds else None
+        """Where there is something to gain: on a GPU."""
+        return cls(fused, start) if _pays(start.flag) else None
 
     def __init__(self, fused: FastExecutor, start: State) -> None:
         self.fused, self._start = fused, start
         self._fixed = {id(leaf) for value in start.memory.values() for leaf in _leaves(value)}
-        self._codes: dict[int, list[DecodedInstruction]] = {}
+        self._codes: dict[int, list[Instruction]] = {}
         self._met: dict[Hashable, _Segment | None] = {}
 
     def run(self, state: State, most: int | None) -> SegmentRun | None:
@@ -92,26 +93,25 @@ class CapturedSegments:
         stretch.launch(held)
         return SegmentRun(len(codes), stretch.reached(state, len(codes)), state, stretch)
 
-    def _straight(self, code: DecodedInstruction) -> Iterator[DecodedInstruction]:
+    def _straight(self, code: Instruction) -> Iterator[Instruction]:
         """The instructions until a branch or a halt."""
         for _ in range(tuning.COMPUTER_GRAPHS_LONGEST):
             yield code
-            following = self.fused.image.at(code.fields["next"])
-            if len(following) != 1 or following[0].fields["next"] == following[0].key:
+            following = self.fused.assembly.at(code.next)
+            if len(following) != 1 or following[0].next == following[0].address:
                 return
             code = following[0]
 
-    def _read(self, codes: list[DecodedInstruction]) -> list[int]:
+    def _read(self, codes: list[Instruction]) -> list[str]:
         """What they read before it is written."""
-        read: dict[int, None] = {}
-        written: set[int] = set()
+        read: dict[str, None] = {}
+        written: set[str] = set()
         for code in codes:
             for name in self.fused.names_read(code):
                 if name not in written:
                     read[name] = None
-            written.add(code.fields["destination"])
-        asked = [_BEFORE] if any(map(self.fused.asks, codes)) else []
-        return asked + [name for name in read if name in self._start.memory]
+            written.add(code.dst)
+        return [_BEFORE, *read] if any(map(self.fused.asks, codes)) else [*read]
 
     def _kind(self, value: Value) -> Hashable:
         leaves = [(id(t) if id(t) in self._fixed else None, t.shape) for t in _leaves(value)]
@@ -137,12 +137,12 @@ class _Segment:
     def __init__(
         self,
         fused: FastExecutor,
-        codes: list[DecodedInstruction],
-        own: dict[int, Value],
+        codes: list[Instruction],
+        own: dict[str, Value],
         state: State,
     ) -> None:
         self.own = own
-        memory = {**state.memory, **{name: v for name, v in own.items() if name >= 0}}
+        memory = {**state.memory, **{name: v for name, v in own.items() if name}}
         before = own.get(_BEFORE, state.before)
         assert isinstance(before, Tensor)
         start = replace(state, memory=memory, before=before)
@@ -160,7 +160,7 @@ class _Segment:
         self.states, self.replay = record(body)
         fused.watched.also.append(self.left)
 
-    def launch(self, held: dict[int, Value]) -> None:
+    def launch(self, held: dict[str, Value]) -> None:
         """Run it on what is held now."""
         for name, value in held.items():
             for into, leaf in zip(_leaves(self.own[name]), _leaves(value), strict=True):
@@ -200,15 +200,7 @@ def _pays(tensor: Tensor) -> bool:
     return tensor.is_cuda
 
 
-def record(body: Callable[[], list[State]]) -> tuple[list[State], Callable[[], None]]:
-    """What a body returns, and how to do again, in the same places, what it did."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        states = body()
-    return states, graph.replay
-
-
-def _held(state: State, name: int) -> Value:
+def _held(state: State, name: str) -> Value:
     return state.before if name == _BEFORE else state.memory[name]
 
 

@@ -1,4 +1,4 @@
-"""Graphs on float64 tensors: the reference, exact but for rounding."""
+"""Graphs on tensors: the reference in float64, and on tensors of balls the exact program."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ class Exact:
         if node.op in _WITH_ATTRIBUTE:
             return _WITH_ATTRIBUTE[node.op](node.attr, *args)
         if node.op == "attend":
-            return self._attend(*args)
+            return self._attention(*args)
         if node.op == "concat":
-            rows = [self._spread(a) if node.samples else a for a in args]
+            rows = [self._lanes(a) if node.samples else a for a in args]
             return torch.cat(rows, -1)
         if node.op == "spread":
             shape = (self.samples, node.width or 1) if node.samples else (node.width or 1,)
@@ -77,14 +77,14 @@ class Exact:
         """A number of turns."""
         return whole(float(value))
 
-    def _spread(self, value: Tensor) -> Tensor:
+    def _lanes(self, value: Tensor) -> Tensor:
         return value if value.ndim == 2 else value.expand(self.samples, -1)
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
-        scores = q @ self._spread(k).T
+    def _attention(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
+        scores = q @ self._lanes(k).T
         if bias is not None:
-            scores = scores + self._spread(bias)[:, 0]
-        return torch.softmax(scores, -1) @ self._spread(v)
+            scores = scores + self._lanes(bias)[:, 0]
+        return torch.softmax(scores, -1) @ self._lanes(v)
 
 
 def whole(turns: float) -> int:

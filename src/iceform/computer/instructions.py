@@ -161,6 +161,18 @@ class TablePair:
         """Entries of the table."""
         return len(self.slopes)
 
+    def check(self) -> None:
+        """Refuse columns that are no table: of different lengths, empty, or not finite."""
+        columns = (self.slopes, self.biases, self.f, self.g)
+        if len({c.shape for c in columns}) != 1 or self.slopes.ndim != 1 or not self.tokens:
+            shapes = ", ".join(str(tuple(c.shape)) for c in columns)
+            raise ProgramError(
+                f"the columns of table {self.name!r} have shapes {shapes}; give each entry a "
+                "slope, a bias, and values f and g"
+            )
+        if not all(bool(c.isfinite().all()) for c in columns):
+            raise ProgramError(f"table {self.name!r} holds NaN or infinity; fit it on its range")
+
     @property
     def largest(self) -> float:
         """|F - G| <= max |f_k| + max |g_k|: look-ups are averages of their values."""
@@ -279,13 +291,67 @@ class Assembly:
         return next(i for i in found if i.when == 0 or (i.when > 0) == (flag > 0))
 
     def check(self) -> None:
-        """Refuse a program that breaks a rule of this module's docstring."""
-        self.check_flag()
+        """Refuse what is no program, or breaks a rule of this module's docstring."""
+        self.check_form()
         for instruction in self.instructions:
             self._check_reads(instruction)
             self._check_control(instruction)
+
+    def check_form(self) -> None:
+        """Refuse what is no program, as every computer does that is sized for it.
+
+        The rest of :meth:`check` is about what instructions mean: a computer also executes one
+        that reads a variable where it does not live (as 0), or that branches without a wait.
+        """
+        self._check_names()
+        self._check_memory()
+        for table in self.tables:
+            table.check()
+        self._check_addresses()
+        self.check_flag()
+
+    def _check_names(self) -> None:
+        """A name has one meaning: codes are given by it."""
+        for kind, items in (("variables", self.variables), ("tables", self.tables)):
+            names = [item.name for item in items]
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise ProgramError(
+                    f"two {kind} of {self.name!r} are called {twice[0]!r}; rename one"
+                )
+
+    def _check_memory(self) -> None:
+        """Variables live somewhere, and what is written to them or read out is in the width."""
+        for v in self.variables:
+            if v.lanes not in ("samples", "lane0"):
+                raise ProgramError(
+                    f"{v.name} lives in {v.lanes!r}; a variable lives in 'samples' or 'lane0'"
+                )
+            for w in v.writes:
+                if v.lanes == "lane0" and w.source in ("x", "y"):
+                    raise ProgramError(
+                        f"{v.name} starts with {w.source} and lives in lane 0, which holds no "
+                        "sample; let it live in 'samples'"
+                    )
+                self._check_components(f"what {v.name} starts with", w.first, w.width)
+        for output in self.outputs:
+            self.variable(output.variable)
+            self._check_components(f"the answer {output.name}", output.first, output.width)
+
+    def _check_components(self, what: str, first: int, width: int | None) -> None:
+        if not (first >= 0 and (width is None or 1 <= width <= self.width - first)):
+            raise ProgramError(
+                f"{what} takes {width} components from {first} on, and the program has {self.width}"
+            )
+
+    def _check_addresses(self) -> None:
+        """Whole numbers, 0 among them; at each one instruction, or the two sides of a branch."""
         addresses = {i.address for i in self.instructions}
+        if 0 not in addresses:
+            raise ProgramError(f"{self.name!r} has no instruction at address 0, where a run starts")
         for address in addresses:
+            if not (isinstance(address, int) and address >= 0):
+                raise ProgramError(f"an address is a whole number from 0 on, not {address!r}")
             whens = sorted(i.when for i in self.at(address))
             if whens not in ([0], [-1, 1]):
                 raise ProgramError(

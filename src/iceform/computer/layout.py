@@ -142,7 +142,8 @@ class ComputerSizes:
 
     @classmethod
     def needed(cls, program: Assembly, lanes: int) -> ComputerSizes:
-        """The sizes of one program on so many samples."""
+        """The sizes of one program on so many samples; what is no program is refused."""
+        program.check_form()
         return cls(
             width=program.width,
             lanes=max(1, lanes),

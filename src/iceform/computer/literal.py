@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from jaxtyping import Float
@@ -38,6 +38,7 @@ from iceform.computer.prompt import ProgramPrompt
 from iceform.errors import BoundError, ShapeError
 from iceform.heads import FrozenNetwork
 from iceform.heads.variants import HeadGroup, ProjectedAttention
+from iceform.run.loops import record, rehearse
 
 Cycle = Callable[[Tensor], Tensor]
 
@@ -158,20 +159,14 @@ class Graphed:
     """
 
     def __init__(self, cycle: Cycle, tokens: Tensor, turns: int = 1) -> None:
-        self.tokens, self.turns = tokens, turns
-        start, aside = tokens.clone(), torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):  # a graph is captured warm
-            cycle(tokens)
-        torch.cuda.current_stream().wait_stream(aside)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            loop(cycle, tokens, turns)
+        self.tokens, self.turns, start = tokens, turns, tokens.clone()
+        rehearse(partial(cycle, tokens), tokens.device)
+        _, self._replay = record(partial(loop, cycle, tokens, turns))
         tokens.copy_(start)
 
     def __call__(self) -> None:
         """Run ``turns`` cycles."""
-        self.graph.replay()
+        self._replay()
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ and that needs no product: :math:`\sum_j u_j f_j` is a matrix times a vector. Su
 off by :math:`\gamma_k` times their sizes either way (:mod:`iceform.computer.rounding`).
 
 **Look-ups.** Few arguments are looked up by the softmax over all entries. For many, equally spaced
-keys are recognised by their own numbers (:func:`iceform.run.reading.even_grid`): then the
+keys are recognised by their own numbers (:func:`even_grid`): then the
 table is a :class:`~iceform.Interpolant` and is looked up in a window around each argument, by the
 certified code of :mod:`iceform.run`; if it has few entries, :class:`Rational` finds them all
 by one exponential; and if its values lie on a parabola, :class:`Quadratic` says what it is. All of
@@ -26,7 +26,6 @@ from torch import Tensor
 
 from iceform import tuning
 from iceform.run import primitives
-from iceform.run.reading import EVEN_UNITS, even_grid
 from iceform.tables import Grid, Interpolant
 from iceform.tables.bounds import lattice_sum, linear_reproduction, mass_beyond, nome
 
@@ -105,7 +104,7 @@ def _cut(value: Tensor, rows: slice, lanes: list[int] | None) -> Tensor:
 
 MANY = 1 << 14  # arguments from which a window pays
 CLOSED_UNITS = 16.0  # in the last place, by which a table may miss a parabola
-GRID_UNITS = float(EVEN_UNITS)  # in the last place, by which keys may miss an even grid
+GRID_UNITS = 8.0  # of the largest key, that equally spaced tokens may be off
 
 
 def look_up(
@@ -124,6 +123,38 @@ def look_up(
 def _softmax(z: Tensor, slopes: Tensor, biases: Tensor, values: Tensor) -> Tensor:
     weights = torch.softmax(z[:, None, :] * slopes + biases, 1)
     return (weights * values).sum(1)
+
+
+def even_grid(
+    slopes: Float[Tensor, "k"], biases: Float[Tensor, "k"], unit: float
+) -> tuple[Grid, float] | None:
+    """Equally spaced tokens and their sharpness, if the keys are theirs to rounding.
+
+    Sharpness and spacing come from the ends and the middle, which is where rounding moves them
+    least: by less than a unit, where second differences would be off by the number of tokens.
+    """
+    last = len(slopes) - 1
+    if last < 2:
+        return None
+    places = torch.arange(last + 1, dtype=torch.float64) - 0.5 * last
+    half, inner = 0.5 * last, 0.5 * (last % 2)
+    middle = 0.5 * float(biases[last // 2] + biases[(last + 1) // 2])
+    sharpness = (middle - 0.5 * float(biases[0] + biases[-1])) / (half**2 - inner**2)
+    steep = float(slopes[-1] - slopes[0]) / last
+    if not (sharpness > 0 and steep > 0):
+        return None
+    tilt = float(biases[-1] - biases[0]) / last
+    base = 0.5 * float(slopes[0] + slopes[-1])
+    even = base + steep * places
+    curve = middle + tilt * places - sharpness * (places.square() - inner**2)
+    allowed = GRID_UNITS * unit
+    if not bool(((slopes - even).abs() <= allowed * slopes.abs().max()).all()):
+        return None
+    if not bool(((biases - curve).abs() <= allowed * biases.abs().max()).all()):
+        return None
+    spacing, middle_at = 2 * sharpness / steep, -tilt / steep
+    grid = Grid(middle_at - half * spacing, middle_at + half * spacing, last)
+    return grid, sharpness
 
 
 class Extents:

@@ -76,6 +76,13 @@ class ProgramPrompt:
         """All of it as tokens."""
         return self._written() if self.changed is None else self.changed
 
+    @property
+    def is_written(self) -> bool:
+        """Whether its tokens, where there are any yet, are those that program and memory make."""
+        if self.changed is not None:
+            return False
+        return "tokens" not in vars(self) or torch.equal(self.tokens, self._written())
+
     def with_tokens(self, tokens: Float[Tensor, "*b t d"]) -> ProgramPrompt:
         """The same places with other tokens in them."""
         return replace(self, changed=tokens)

@@ -18,23 +18,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from iceform import tuning
 from iceform.arithmetic import at_most
-from iceform.arithmetic.balls import ball_arithmetic, balls_of, uppermost, whole_power
-from iceform.computer.exact import whole
+from iceform.arithmetic.balls import ball_arithmetic, balls_of, uppermost
+from iceform.computer.exact import Exact, whole
 from iceform.computer.graph import Graph, Node, SourceLine, refuse, run
 from iceform.computer.ranges import Assumed, Ranges
 from iceform.errors import BoundError, PrecisionError
-from iceform.expressions.formulas import trees
-from iceform.expressions.formulas.functions import exact_value
-
-Array = Any  # numpy arrays of flint.arb, which ships no types
+from iceform.expressions.ball_tensors import BallTensor
+from iceform.expressions.formulas.functions import ball_function
 
 
 class UndecidedError(PrecisionError):
@@ -54,13 +52,6 @@ def available() -> bool:
     return True
 
 
-def ball_array(values: Tensor) -> Array:
-    """Floating-point numbers as balls of radius 0."""
-    arb = ball_arithmetic().arb
-    flat = values.detach().double().cpu().numpy()
-    return np.frompyfunc(lambda v: arb(float(v)), 1, 1)(flat)
-
-
 def lowest(ball: Any) -> float:
     """A double that is at most every point of a ball; 0 of the ball that is exactly 0."""
     if ball == 0:
@@ -69,105 +60,13 @@ def lowest(ball: Any) -> float:
 
 
 # ---------------------------------------------------------------------------------------------
-# functions
-# ---------------------------------------------------------------------------------------------
-
-
-def _sigmoid(u: Any) -> Any:
-    return 1 / (1 + (-u).exp())
-
-
-def _softplus(u: Any) -> Any:
-    """log(1 + e^u) = relu(u) + log1p(e^-|u|)."""
-    return _larger(u, u * 0) + (-abs(u)).exp().log1p()
-
-
-def _logcosh(u: Any) -> Any:
-    size = abs(u)
-    return size + (-2 * size).exp().log1p() - ball_arithmetic().arb.const_log2()
-
-
-def _larger(u: Any, v: Any) -> Any:
-    return u.max(v)
-
-
-def _sign(u: Any) -> Any:
-    if u > 0:
-        return u * 0 + 1
-    if u < 0:
-        return u * 0 - 1
-    if u == 0:
-        return u * 0
-    raise UndecidedError("the sign of a number that may be 0 cannot be decided")
-
-
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "/": lambda a, b: a / b,
-    "^": lambda a, b: a**b,
-    "neg": lambda a: -a,
-    "abs": abs,
-    "atan": lambda a: a.atan(),
-    "cos": lambda a: a.cos(),
-    "cosh": lambda a: a.cosh(),
-    "erf": lambda a: a.erf(),
-    "exp": lambda a: a.exp(),
-    "expm1": lambda a: a.expm1(),
-    "log": lambda a: a.log(),
-    "log1p": lambda a: a.log1p(),
-    "logcosh": _logcosh,
-    "max": _larger,
-    "min": lambda a, b: a.min(b),
-    "relu": lambda a: _larger(a, a * 0),
-    "sigmoid": _sigmoid,
-    "sign": _sign,
-    "sin": lambda a: a.sin(),
-    "sinh": lambda a: a.sinh(),
-    "softplus": _softplus,
-    "sqrt": lambda a: a.sqrt(),
-    "step": lambda a: (1 + _sign(a)) / 2,
-    "tan": lambda a: a.tan(),
-    "tanh": lambda a: a.tanh(),
-    "clip": lambda a, low, high: _larger(a, low).min(high),
-}
-
-
-def _evaluated(tree: trees.Node, z: Array) -> Array:
-    if isinstance(tree, trees.Variable):
-        return z
-    if isinstance(tree, trees.Number):
-        return np.full(z.shape, _number(tree), dtype=object)
-    if tree.name == "^":
-        base, exponent = tree.arguments
-        value = exact_value(exponent, named=False)
-        if value is not None and value.denominator == 1:
-            return np.frompyfunc(lambda b: whole_power(b, int(value)), 1, 1)(_evaluated(base, z))
-    parts = [_evaluated(a, z) for a in tree.arguments]
-    return np.frompyfunc(_FUNCTIONS[tree.name], len(parts), 1)(*parts)
-
-
-def _number(number: trees.Number) -> Any:
-    """What was typed: a rational number, or what its name stands for."""
-    arb = ball_arithmetic().arb
-    named = {"pi": arb.pi, "e": arb.const_e}.get(number.name or "")
-    return _rational(number.value) if named is None else named()
-
-
-def _rational(value: Fraction) -> Any:
-    flint = ball_arithmetic()
-    return flint.arb(flint.fmpq(value.numerator, value.denominator))
-
-
-# ---------------------------------------------------------------------------------------------
 # the arithmetic
 # ---------------------------------------------------------------------------------------------
 
 
 @dataclass
-class Balls:
-    """Arrays of balls, in the shapes of :class:`iceform.computer.exact.Exact`.
+class Balls(Exact):
+    """The same operations on tensors of balls, and what only balls have to decide.
 
     ``nearest`` is, for every comparison, a lower bound of how near it came to a tie, and
     ``reached`` an upper one.
@@ -178,49 +77,29 @@ class Balls:
     reached: dict[Node, float] = field(default_factory=dict)
     turns: int = 0
 
-    def constant(self, node: Node) -> Array:
+    def constant(self, node: Node) -> Any:
         """The value of what is known without data."""
-        arb = ball_arithmetic().arb
-        if node.op == "constant":
-            return np.full(node.width or 1, arb(float(node.attr)), dtype=object)
-        if node.op == "index":
-            return np.array([[arb(k)] for k in range(self.samples)], dtype=object)
-        numbers = (self.samples,) if node.op == "count" else node.attr
-        return np.array([arb(v) for v in numbers], dtype=object)
+        return BallTensor.of(super().constant(node))
 
-    def compute(self, node: Node, args: list[Array]) -> Array:
-        """The value of an operation."""
-        compute: Callable[..., Array] = getattr(self, f"_{node.op}")
-        return compute(node, *args)
+    def compute(self, node: Node, args: list[Any]) -> Any:
+        """The value of an operation: balls' own, or what it is of tensors."""
+        own: Callable[..., Any] | None = getattr(self, f"_{node.op}", None)
+        return super().compute(node, args) if own is None else own(node, *args)
 
-    def positive(self, value: Array, where: SourceLine | None) -> bool:
+    def positive(self, value: Any, where: SourceLine | None) -> bool:
         """Whether a condition's value, 0 or 1, is 1."""
-        goes_on = bool(value[0] > 0.5)
+        goes_on = super().positive(value, where)
         self.turns += goes_on
         return goes_on
 
-    def whole(self, value: Array) -> int:
+    def whole(self, value: Any) -> int:
         """A number of turns."""
         return whole(float(value[0].mid()))
 
-    # --------------------------------------------------------------------------------- operations
+    def _apply(self, node: Node, a: BallTensor) -> Any:
+        return ball_function(node.attr)(a)
 
-    def _add(self, node: Node, a: Array, b: Array) -> Array:
-        return a + b
-
-    def _mul(self, node: Node, a: Array, b: Array) -> Array:
-        return np.frompyfunc(lambda t: whole_power(t, 2), 1, 1)(a) if a is b else a * b
-
-    def _apply(self, node: Node, a: Array) -> Array:
-        return _evaluated(node.attr, a)
-
-    def _maximum(self, node: Node, a: Array, b: Array) -> Array:
-        return np.frompyfunc(_larger, 2, 1)(a, b)
-
-    def _minimum(self, node: Node, a: Array, b: Array) -> Array:
-        return np.frompyfunc(lambda u, v: u.min(v), 2, 1)(a, b)
-
-    def _step(self, node: Node, a: Array) -> Array:
+    def _step(self, node: Node, a: BallTensor) -> Any:
         self._note(node, list(a.flat))
         if any(t.contains(0) for t in a.flat):
             raise UndecidedError("a comparison is too close to a tie to be decided", node.place)
@@ -234,51 +113,14 @@ class Balls:
         self.nearest[node] = min(self.nearest.get(node, math.inf), least)
         self.reached[node] = min(self.reached.get(node, math.inf), surely)
 
-    def _whole(self, node: Node, a: Array) -> Array:
-        arb = ball_arithmetic().arb
+    def _whole(self, node: Node, a: BallTensor) -> Any:
         near = [math.floor(float(t.mid()) + 0.5) for t in a.flat]
         apart = [s * (t - k) + 0.5 for t, k in zip(a.flat, near, strict=True) for s in (1, -1)]
         self._note(node, apart)
         if not all(t > 0 for t in apart):
             raise UndecidedError("which whole number is nearest cannot be decided", node.place)
-        found = [arb(int(k == 0) if node.attr[0] == "zero" else k) for k in near]
-        return np.array(found, dtype=object).reshape(a.shape)
-
-    def _sum(self, node: Node, a: Array) -> Array:
-        return a.sum(-1, keepdims=True)
-
-    def _mean(self, node: Node, a: Array) -> Array:
-        return a.sum(-2) / self.samples
-
-    def _bounded(self, node: Node, a: Array) -> Array:
-        return a
-
-    def _stored(self, node: Node, a: Array) -> Array:
-        return a
-
-    def _spread(self, node: Node, a: Array) -> Array:
-        shape = (self.samples, node.width or 1) if node.samples else (node.width or 1,)
-        return np.broadcast_to(a, shape)
-
-    def _component(self, node: Node, a: Array) -> Array:
-        return a[..., node.attr : node.attr + 1]
-
-    def _concat(self, node: Node, *parts: Array) -> Array:
-        rows = [self._lanes(p) if node.samples else p for p in parts]
-        return np.concatenate(rows, -1)
-
-    def _lanes(self, a: Array) -> Array:
-        return a if a.ndim == 2 else np.broadcast_to(a, (self.samples, len(a)))
-
-    def _attend(self, node: Node, q: Array, k: Array, v: Array, bias: Array = None) -> Array:
-        scores = (q[..., None, :] * self._lanes(k)).sum(-1)
-        if bias is not None:
-            scores = scores + self._lanes(bias)[:, 0]
-        # Taking off one number from all scores changes nothing and keeps exp small.
-        top = np.frompyfunc(lambda t: t.mid(), 1, 1)(scores).max(-1, keepdims=True)
-        weights = np.frompyfunc(lambda t: t.exp(), 1, 1)(scores - top)
-        total = weights.sum(-1, keepdims=True)
-        return (weights[..., None] * self._lanes(v)).sum(-2) / total
+        numbers = [float(k == 0) if node.attr[0] == "zero" else float(k) for k in near]
+        return BallTensor.of(torch.tensor(numbers, dtype=torch.float64).reshape(a.shape))
 
 
 # ---------------------------------------------------------------------------------------------
@@ -370,12 +212,12 @@ def _at(
     bits: int,
 ) -> tuple[Balls, float, float]:
     with balls_of(bits):
-        inputs = {name: ball_array(value) for name, value in given.items()}
+        inputs = {name: BallTensor.of(value) for name, value in given.items()}
         balls = Balls(len(given["x"]))
         exact = run(graph, balls, lambda n: inputs[n.attr], _watch(ranges))
-        gaps = [abs(ball_array(computed[name]) - value).flatten() for name, value in exact.items()]
-        distance = max(uppermost(g) for part in gaps for g in part)
-        radius = max(uppermost(b.rad()) for value in exact.values() for b in value.flatten())
+        gaps = [abs(BallTensor.of(computed[name]) - value) for name, value in exact.items()]
+        distance = max(uppermost(gap) for part in gaps for gap in part.flat)
+        radius = max(value.widest() for value in exact.values())
     return balls, distance if not math.isnan(distance) else math.inf, radius
 
 

@@ -38,6 +38,7 @@ from torch import Tensor
 
 from iceform import tuning
 from iceform.arithmetic import Interval, Jet
+from iceform.arithmetic.jets import softplus
 from iceform.arithmetic.units import UNIT
 from iceform.errors import BoundError, ProgramError
 from iceform.expressions.extremes import concordance, extremes
@@ -467,11 +468,6 @@ def _step(width: float, middle: float = 0.0, height: float = 1.0) -> Curvature:
     )
 
 
-def _softplus(t: Tensor) -> Tensor:
-    """ln(1 + e^t), relative to itself; torch's own is a straight line from its threshold on."""
-    return torch.log1p(torch.exp(-t.abs())) + torch.relu(t)
-
-
 @register("logistic")
 def logistic() -> Loss:
     """l(t) = ln(1 + e^t) - y t."""
@@ -481,7 +477,7 @@ def logistic() -> Loss:
         "for labels -1 and +1 use 'logistic_margin'",
     )
     f = ScalarFunction(torch.sigmoid, "logistic'")
-    above = lambda t, y: y * _softplus(-t) + (1 - y) * _softplus(t)  # noqa: E731
+    above = lambda t, y: y * softplus(-t) + (1 - y) * softplus(t)  # noqa: E731
     return vouched(Loss("logistic", "glm", f, _step(1.0), labels=shares, above=above))
 
 
@@ -489,7 +485,7 @@ def logistic() -> Loss:
 def logistic_margin() -> Loss:
     """l(m) = ln(1 + e^{-m})."""
     f = ScalarFunction(lambda m: -torch.sigmoid(-m), "logistic_margin'")
-    above = lambda m, y: _softplus(-m)  # noqa: E731
+    above = lambda m, y: softplus(-m)  # noqa: E731
     return vouched(Loss("logistic_margin", "margin", f, _step(1.0), above=above))
 
 

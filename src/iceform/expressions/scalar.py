@@ -16,9 +16,13 @@ from iceform.arithmetic import Interval, Jet
 from iceform.arithmetic.doubled import Doubled
 from iceform.arithmetic.units import SAFE_MINIMUM
 from iceform.errors import BoundError, DtypeError, ProgramError, ShapeError
-from iceform.expressions.enclosing import KNOWN, enclose
+from iceform.expressions.ball_tensors import BallTensor
 from iceform.expressions.extremes import extremes
-from iceform.expressions.tracing import TracedFunction, UntraceableError, straight, trace
+from iceform.expressions.formulas.enclosing import jets
+from iceform.expressions.formulas.functions import ball_function
+from iceform.expressions.formulas.polynomials import polynomial
+from iceform.expressions.formulas.trees import Node
+from iceform.expressions.tracing import UntraceableError, trace
 from iceform.validation import full_precision
 
 Scalar = Callable[[Tensor], Tensor]
@@ -80,7 +84,7 @@ class ScalarFunction:
     facts: Callable[[float, float], ScalarFunction] | None = None
     encloser: Encloser | None = None
     estimate: bool = False
-    _kept: dict[int, tuple[Scalar, TracedFunction | str]] = field(default_factory=dict, repr=False)
+    _kept: dict[int, tuple[Scalar, Node | str]] = field(default_factory=dict, repr=False)
 
     @full_precision
     def __post_init__(self) -> None:
@@ -138,8 +142,8 @@ class ScalarFunction:
     def _is_line(self, slope: float, intercept: float) -> bool:
         """Exactly, of a function that is followed; of what an encloser computes, to rounding."""
         if self._enclosing is None:
-            found = straight(self._followed) if isinstance(self._followed, TracedFunction) else None
-            return found is not None and found[0] == slope and found[1] == intercept
+            line = None if isinstance(self._followed, str) else polynomial(self._followed)
+            return line is not None and (*line, 0, 0)[:2] == (intercept, slope) and len(line) <= 2
         at = torch.tensor([0.0, -_FAR, -_FAR], dtype=torch.float64)
         to = torch.tensor([0.0, 0.0, _FAR], dtype=torch.float64)
         value, rate = (self._enclosing(Interval(at, to), 1)[k] for k in (0, 1))
@@ -151,24 +155,20 @@ class ScalarFunction:
     # ---------------------------------------------------------------------------- enclosures
 
     @cached_property
-    def _followed(self) -> TracedFunction | str:
-        """The tape of the function, or why there is none; kept with the callable it is of."""
+    def _followed(self) -> Node | str:
+        """The tree of the function, or why there is none; kept with the callable it is of."""
         if id(self.call) not in self._kept:
             try:
-                tape = trace(self.call, KNOWN)
-                enclose(tape, Interval.of(0.5), 1)  # operations take what they are given
-                found: TracedFunction | str = tape
+                found: Node | str = trace(self.call)
             except UntraceableError as error:
                 found = str(error)
-            except TypeError as error:
-                found = f"it calls an operation in a way that is not enclosed: {error}"
             self._kept[id(self.call)] = (self.call, found)
         return self._kept[id(self.call)][1]
 
     @property
     def obstacle(self) -> str | None:
         """Why the function cannot be enclosed; None where it can."""
-        if self._enclosing is not None or isinstance(self._followed, TracedFunction):
+        if self._enclosing is not None or not isinstance(self._followed, str):
             return None
         if self.encloser is None:
             return self._followed
@@ -199,7 +199,7 @@ class ScalarFunction:
             return self._enclosing(cells, order)
         if isinstance(self._followed, str):
             raise UntraceableError(f"f ({self.name}) cannot be enclosed: {self._followed}")
-        return enclose(self._followed, cells, order)
+        return jets(self._followed, cells, order)
 
     def doubled(self, z: Doubled) -> Doubled:
         """Of balls: to the last digits of float64, or of pairs where the function is a line.
@@ -217,6 +217,21 @@ class ScalarFunction:
         return Doubled.between(
             *(end.to(z.off.device).reshape(z.shape) for end in (found.low, found.high))
         )
+
+    def balls(self, z: Any) -> Any:
+        """Of a ball, or of an array of them: an enclosure of the values of the function.
+
+        Raises
+        ------
+        ProgramError
+            If it cannot be followed.
+        """
+        if isinstance(self._followed, str):
+            raise ProgramError(
+                f"f cannot be traced for ball arithmetic ({self._followed}); write it with torch "
+                "operations and without Python branches"
+            )
+        return ball_function(self._followed)(z)
 
     def slopes(self, low: float, high: float) -> tuple[float, float] | None:
         """Proven bounds of f' on ``[low, high]``; None where there are none.
@@ -237,6 +252,8 @@ class ScalarFunction:
 
     def __call__(self, z: Tensor) -> Tensor:
         """Evaluate, checking that the result is a finite tensor of the same shape."""
+        if isinstance(z, BallTensor):
+            return BallTensor.of(self.balls(z))
         out = self.call(z)
         if not isinstance(out, Tensor) or out.shape != z.shape:
             got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__

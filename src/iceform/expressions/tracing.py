@@ -1,24 +1,21 @@
-"""What a torch callable computes, as a tape of operations on one real variable.
+"""What a torch callable computes, as an expression of one real variable.
 
 The callable is run once on a tensor that has a shape but no entries. Every operation that reaches
-it is written down; one that would need the entries (a Python branch, ``.item()``, ``.numpy()``), is
-not elementwise, or is not known to the arithmetic of jets, ends the tracing: such a function
-cannot be enclosed. Numbers are taken as the doubles they are.
+it is written down as a tree; one that would need the entries (a Python branch, ``.item()``,
+``.numpy()``), is not elementwise, or is not in the table of operations, ends the tracing: such a
+function cannot be enclosed. Each operation of torch is the real function that it approximates.
+Numbers are taken as the doubles they are.
 
 A function may still answer differently from call to call. It is traced three times, on tensors of
-different lengths, and must leave the same tape each time.
-
-**Where the branches of a choice meet.** ``torch.where(z < c, a(z), b(z))`` is continuous at c if
-a(c) = b(c), and that is only known if both are known exactly. At a point most operations give
-rational numbers; of the rest a few values are known (e^0 = 1). What is not is left open.
+different lengths, and must leave the same tree each time.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
 from typing import Any
 
 import torch
@@ -26,6 +23,8 @@ from torch import Tensor
 
 from iceform import tuning
 from iceform.errors import ProgramError
+from iceform.expressions.formulas.table import TABLE, is_condition
+from iceform.expressions.formulas.trees import Node, Number, Operation, Variable
 
 _LENGTHS = (7, 11, 2)  # of the tensors that are traced
 _VIEWS = frozenset({"alias", "detach"})
@@ -35,58 +34,32 @@ _CONDITIONS = frozenset(
     | {"mul", "maximum", "minimum"}  # of 0 and 1 what they are of numbers
     | {f"{kind}_{how}" for kind in ("logical", "bitwise") for how in ("and", "not", "or", "xor")}
 )
-_REDUCTIONS = frozenset({"sum", "mean", "amax", "amin", "logsumexp", "prod"})
 
 
 class UntraceableError(ProgramError):
     """A function that cannot be followed, and why."""
 
 
-@dataclass(frozen=True)
-class Use:
-    """The result of an earlier step."""
+def trace(f: Callable[[Tensor], Tensor]) -> Node:
+    """The tree of an elementwise function that is made of operations of the table.
 
-    step: int
-
-
-Argument = Use | float | bool | str | None | tuple[Use, ...]
-
-
-@dataclass(frozen=True)
-class TracedOperation:
-    """One operation: its name in torch, what it acts on, and its options."""
-
-    name: str
-    arguments: tuple[Argument, ...]
-    options: tuple[tuple[str, Argument], ...] = ()
-
-
-@dataclass(frozen=True)
-class TracedFunction:
-    """Operations in order; step 0 is the variable, the last one the result."""
-
-    steps: tuple[TracedOperation, ...]
-
-
-def trace(f: Callable[[Tensor], Tensor], known: frozenset[str]) -> TracedFunction:
-    """The tape of an elementwise function made of ``known`` operations.
+    Equal parts of the tree are one object.
 
     Raises
     ------
     UntraceableError
         Says what cannot be followed.
     """
-    first, *others = (_traced(f, length, known) for length in _LENGTHS)
-    if any(other != first for other in others):
+    kept: dict[Node, Node] = {}
+    first, *others = (_traced(f, length, kept) for length in _LENGTHS)
+    if any(other is not first for other in others):
         raise UntraceableError("it does not compute the same each time it is called")
     return first
 
 
-def _traced(f: Callable[[Tensor], Tensor], length: int, known: frozenset[str]) -> TracedFunction:
-    recorder = _Recorder(known, length)
-    variable = _Hollow(
-        recorder, recorder.write(TracedOperation("variable", ())), (length,), torch.float64
-    )
+def _traced(f: Callable[[Tensor], Tensor], length: int, kept: dict[Node, Node]) -> Node:
+    recorder = _Recorder(length, kept)
+    variable = _Hollow(recorder, recorder.shared(Variable()), (length,), torch.float64)
     try:
         with torch.no_grad():
             out = f(variable)
@@ -96,44 +69,51 @@ def _traced(f: Callable[[Tensor], Tensor], length: int, known: frozenset[str]) -
         raise UntraceableError(f"following it raises {type(error).__name__}: {error}") from error
     if not isinstance(out, _Hollow) or out.dtype != torch.float64 or out.parts is not None:
         out = recorder.constant(out)
-    return recorder.tape(out)
+    return out.node
 
 
 class _Recorder:
-    """The tape while it is written."""
+    """What is known while a function is followed."""
 
-    def __init__(self, known: frozenset[str], length: int) -> None:
-        self.known = known
+    def __init__(self, length: int, kept: dict[Node, Node]) -> None:
         self.length = length
-        self.steps: list[TracedOperation] = []
-        self.places: dict[TracedOperation, int] = {}
+        self.kept = kept
+        self.count = 0
         self.aliased = False
 
-    def write(self, step: TracedOperation) -> int:
-        """The place of a step, the same for the same operation on the same things."""
-        if step not in self.places:
-            if len(self.steps) >= tuning.TRACING_MOST:
-                raise UntraceableError(f"it takes more than {tuning.TRACING_MOST} operations")
-            self.places[step] = len(self.steps)
-            self.steps.append(step)
-        return self.places[step]
+    def write(self, name: str, args: Any, options: dict[str, Any] | None = None) -> Node:
+        """The tree of an operation of torch."""
+        self.count += 1
+        if self.count > tuning.TRACING_MOST:
+            raise UntraceableError(f"it takes more than {tuning.TRACING_MOST} operations")
+        kept = {k: v for k, v in (options or {}).items() if k not in _LAYOUT}
+        arguments = [self.argument(a) for a in args]
+        written = _written_as(name)(*arguments, **{k: self.argument(v) for k, v in kept.items()})
+        return self.shared(_number(written) if not isinstance(written, Operation) else written)
+
+    def shared(self, node: Node) -> Node:
+        """The one object for a tree and all that are equal to it."""
+        if node not in self.kept:
+            below = tuple(map(self.shared, node.arguments))
+            self.kept[node] = Operation(node.name, below) if isinstance(node, Operation) else node
+        return self.kept[node]
 
     def constant(self, out: Any) -> _Hollow:
         """A result that does not depend on the variable."""
         if not isinstance(out, Tensor) or out.shape != (self.length,):
             raise UntraceableError("it does not return a tensor of the shape it is given")
-        place = self.write(TracedOperation("full_like", (Use(0), self.argument(out))))
-        return _Hollow(self, place, (self.length,), torch.float64)
+        node = self.write("full_like", (None, out))
+        return _Hollow(self, node, (self.length,), torch.float64)
 
-    def argument(self, value: Any) -> Argument:
-        """A tensor that is followed, or a number."""
+    def argument(self, value: Any) -> Any:
+        """A tree for a tensor that is followed, or a number, word or the like."""
         if isinstance(value, _Hollow):
             if value.parts is not None:
                 raise UntraceableError("it mixes entries of a stack")
-            return Use(value.place)
+            return value.node
         if isinstance(value, Tensor):
-            return _number(value)
-        if isinstance(value, bool | str) or value is None:
+            return _entry(value)
+        if isinstance(value, bool | str | Node) or value is None:
             return value
         if isinstance(value, int | float):
             if math.isnan(value):
@@ -143,22 +123,8 @@ class _Recorder:
             return float(value)
         raise UntraceableError(f"it passes a {type(value).__name__} to torch")
 
-    def tape(self, out: _Hollow) -> TracedFunction:
-        """The steps that the result needs, renumbered."""
-        needed: set[int] = set()
-        todo = [out.place, 0]
-        while todo:
-            place = todo.pop()
-            if place not in needed:
-                needed.add(place)
-                todo += [use.step for use in _uses(self.steps[place])]
-        order = sorted(needed - {out.place} | {0})
-        order += [out.place] if out.place else []
-        new = {old: k for k, old in enumerate(order)}
-        return TracedFunction(tuple(_renumbered(self.steps[old], new) for old in order))
 
-
-def _number(value: Tensor) -> float | bool:
+def _entry(value: Tensor) -> float | bool:
     """A tensor of one value, however often."""
     if value.numel() == 0 or value.dim() > 1 or not bool((value == value.flatten()[0]).all()):
         raise UntraceableError("it reads a tensor of several values, or a NaN")
@@ -166,39 +132,20 @@ def _number(value: Tensor) -> float | bool:
     return found if isinstance(found, bool) else float(found)
 
 
-def _uses(step: TracedOperation) -> list[Use]:
-    flat: list[Argument] = []
-    for argument in (*step.arguments, *(value for _, value in step.options)):
-        flat += argument if isinstance(argument, tuple) else (argument,)
-    return [a for a in flat if isinstance(a, Use)]
-
-
-def _renumbered(step: TracedOperation, new: dict[int, int]) -> TracedOperation:
-    def renamed(argument: Argument) -> Argument:
-        if isinstance(argument, Use):
-            return Use(new[argument.step])
-        if isinstance(argument, tuple):
-            return tuple(Use(new[use.step]) for use in argument)
-        return argument
-
-    options = tuple((name, renamed(value)) for name, value in step.options)
-    return TracedOperation(step.name, tuple(map(renamed, step.arguments)), options)
-
-
 class _Hollow(torch.Tensor):
     """A tensor without entries whose operations are written down."""
 
     recorder: _Recorder
-    place: int
-    parts: tuple[int, tuple[Use, ...]] | None  # axis and entries of a stack
+    node: Node
+    parts: tuple[int, tuple[Node, ...]] | None  # axis and entries of a stack
 
     @staticmethod
     def __new__(
-        cls: type[_Hollow], recorder: _Recorder, place: int, shape: tuple[int, ...],
-        dtype: torch.dtype, parts: tuple[int, tuple[Use, ...]] | None = None,
+        cls: type[_Hollow], recorder: _Recorder, node: Node, shape: tuple[int, ...],
+        dtype: torch.dtype, parts: tuple[int, tuple[Node, ...]] | None = None,
     ) -> _Hollow:  # fmt: skip
         made = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype)
-        made.recorder, made.place, made.parts = recorder, place, parts
+        made.recorder, made.node, made.parts = recorder, node, parts
         return made
 
     @classmethod
@@ -218,7 +165,7 @@ class _Hollow(torch.Tensor):
         return _written(recorder, func, args, kwargs or {})
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        return f"a tensor that is being followed, step {self.place}"
+        return "a tensor that is being followed"
 
 
 # Functions that hand followed tensors and numbers, in this order, to one operation: its name, and
@@ -263,14 +210,14 @@ def _written(recorder: _Recorder, func: Any, args: Any, kwargs: dict[str, Any]) 
         return _reduced(name, args, kwargs)
     in_place = name.endswith("_") and func._schema.is_mutable
     name = name.rstrip("_") if in_place else name
-    if name not in recorder.known:
+    if not _known(name):
         raise UntraceableError(f"it uses {func}, which is not enclosed")
     recorder.aliased |= name in _VIEWS
     if in_place and recorder.aliased:
         raise UntraceableError("it changes a tensor in place that another name may share")
     out = _followed(recorder, name, func, args, kwargs)
     if in_place:
-        args[0].place = out.place
+        args[0].node = out.node
         return args[0]
     return out
 
@@ -284,18 +231,9 @@ def _followed(
         name, args, kwargs = "ne", (*args[:1], 0.0), {}
     if dtype == torch.bool and name not in _CONDITIONS:
         raise UntraceableError(f"{func} of conditions is not enclosed")
-    place = recorder.write(_step(recorder, name, (*args, *more), kwargs))
-    out = _Hollow(recorder, place, shape, dtype)
+    node = recorder.write(name, (*args, *more), kwargs)
+    out = _Hollow(recorder, node, shape, dtype)
     return (out, *several) if several is not None else out
-
-
-def _step(recorder: _Recorder, name: str, args: Any, kwargs: dict[str, Any]) -> TracedOperation:
-    kept = {k: v for k, v in kwargs.items() if k not in _LAYOUT}
-    return TracedOperation(
-        name,
-        tuple(map(recorder.argument, args)),
-        tuple(sorted((k, recorder.argument(v)) for k, v in kept.items())),
-    )
 
 
 _LAYOUT = frozenset({"dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking"})
@@ -331,8 +269,7 @@ def _stack(recorder: _Recorder, tensors: Any, dim: int = 0) -> _Hollow:
     shape = [recorder.length]
     axis = dim % 2
     shape.insert(axis, len(entries))
-    uses = tuple(use for use in entries if isinstance(use, Use))
-    return _Hollow(recorder, -1, tuple(shape), torch.float64, (axis, uses))
+    return _Hollow(recorder, entries[0], tuple(shape), torch.float64, (axis, tuple(entries)))
 
 
 def _reduced(name: str, args: Any, kwargs: dict[str, Any]) -> _Hollow:
@@ -344,130 +281,202 @@ def _reduced(name: str, args: Any, kwargs: dict[str, Any]) -> _Hollow:
     if axes is None or [a % 2 for a in axes] != [axis] or any(rest[1:]) or kwargs:
         raise UntraceableError(f"it takes a {name} over all entries")
     recorder = stack.recorder
-    place = recorder.write(TracedOperation(f"stacked_{name}", (entries,)))
-    return _Hollow(recorder, place, (recorder.length,), torch.float64)
+    node = recorder.shared(_REDUCTIONS[name](*entries))
+    return _Hollow(recorder, node, (recorder.length,), torch.float64)
 
 
-_COMPARISONS = frozenset({"gt", "ge", "lt", "le"})
-_ZERO, _ONE = Fraction(0), Fraction(1)
+# ---------------------------------------------------------------------------------------------
+# torch's operations as trees
+# ---------------------------------------------------------------------------------------------
 
-# At 0 these are 0; e^0 and cos 0 are 1.
-_ODD = ("asinh", "atan", "erf", "expm1", "gelu", "log1p", "mish", "silu", "sin", "sinh", "sqrt",
-        "tan", "tanh")  # fmt: skip
-_EVEN = ("cos", "cosh", "exp", "exp2")
-
-Exact = Fraction | None
+Argument = Node | float  # a condition counts as 0 or 1, a number as a condition where it is not 0
 
 
-def switches(tape: TracedFunction) -> dict[int, Fraction]:
-    """The places c of comparisons of the variable itself with a number, by their steps."""
-    found = {}
-    for k, step in enumerate(tape.steps):
-        numbers = [a for a in step.arguments if isinstance(a, float) and math.isfinite(a)]
-        if step.name in _COMPARISONS and Use(0) in step.arguments and len(numbers) == 1:
-            found[k] = Fraction(numbers[0])
-    return found
+def _number(value: Argument | None) -> Node:
+    if isinstance(value, Node):
+        return Operation("where", (value, _ONE, _ZERO)) if is_condition(value) else value
+    if value is None or not math.isfinite(value):
+        raise UntraceableError(f"it computes with {value}")
+    return Number(Fraction(value))
 
 
-def exact_at(tape: TracedFunction, point: Fraction) -> list[Exact]:
-    """The value of every step at a point; None where it is not known exactly."""
-    known: list[Exact] = []
-    for step in tape.steps:
-        value = point if step.name == "variable" else _value(step, known)
-        small = value is not None and value.numerator.bit_length() <= tuning.TRACING_MOST_BITS
-        known.append(value if small else None)
-    return known
+def _condition(value: Argument) -> Node:
+    return value if isinstance(value, Node) and is_condition(value) else _differ(value, _ZERO)
 
 
-def straight(tape: TracedFunction) -> tuple[Fraction, Fraction] | None:
-    """Slope and intercept of a function that sums and multiples by numbers make; else None."""
-    known: list[tuple[Fraction, Fraction] | None] = []
-    for step in tape.steps:
-        known.append((_ONE, _ZERO) if step.name == "variable" else _line(step, known))
-    return known[-1]
+def _tree(name: str, *arguments: Argument) -> Node:
+    return Operation(name, tuple(map(_number, arguments)))
 
 
-def _line(step: TracedOperation, known: list[tuple[Fraction, Fraction] | None]) -> Any:
-    parts: list[Any] = []
-    for argument in step.arguments:
-        number = None if isinstance(argument, Use) else _exact(argument, [])
-        parts.append(known[argument.step] if isinstance(argument, Use) else (_ZERO, number))
-    if step.options or step.name not in _STRAIGHT or any(p is None or p[1] is None for p in parts):
-        return None
-    try:
-        return _STRAIGHT[step.name](*parts)
-    except (TypeError, ZeroDivisionError):
-        return None
+def _where(condition: Argument, a: Argument, b: Argument) -> Node:
+    return Operation("where", (_condition(condition), _number(a), _number(b)))
 
 
-def _times(p: Any, q: Any) -> Any:
-    return None if p[0] and q[0] else (p[0] * q[1] + p[1] * q[0], p[1] * q[1])
+def _not(a: Argument) -> Node:
+    return Operation("not", (_condition(a),))
 
 
-_STRAIGHT: dict[str, Callable[..., Any]] = {
-    "add": lambda p, q: (p[0] + q[0], p[1] + q[1]),
-    "alias": lambda p: p,
-    "clone": lambda p: p,
-    "detach": lambda p: p,
-    "div": lambda p, q: None if q[0] else (p[0] / q[1], p[1] / q[1]),
-    "full_like": lambda p, q: q,
-    "mul": _times,
-    "neg": lambda p: (-p[0], -p[1]),
-    "ones_like": lambda p: (_ZERO, _ONE),
-    "rsub": lambda p, q: (q[0] - p[0], q[1] - p[1]),
-    "sub": lambda p, q: (p[0] - q[0], p[1] - q[1]),
-    "zeros_like": lambda p: (_ZERO, _ZERO),
+def _and(a: Argument, b: Argument) -> Node:
+    return Operation("and", (_condition(a), _condition(b)))
+
+
+def _or(a: Argument, b: Argument) -> Node:
+    return _not(_and(_not(a), _not(b)))
+
+
+def _xor(a: Argument, b: Argument) -> Node:
+    return _or(_and(a, _not(b)), _and(_not(a), b))
+
+
+def _differ(a: Argument, b: Argument) -> Node:
+    return _not(_tree("==", a, b))
+
+
+def _add(a: Argument, b: Argument, alpha: Argument = 1.0) -> Node:
+    return _tree("+", a, _scaled(b, alpha))
+
+
+def _subtract(a: Argument, b: Argument, alpha: Argument = 1.0) -> Node:
+    return _tree("-", a, _scaled(b, alpha))
+
+
+def _scaled(a: Argument, factor: Argument) -> Node:
+    if not isinstance(factor, float):
+        raise UntraceableError("it calls an operation in a way that is not enclosed")
+    return _number(a) if factor == 1.0 else _tree("*", a, factor)
+
+
+def _divide(a: Argument, b: Argument, rounding_mode: str | None = None) -> Node:
+    if rounding_mode is not None:
+        raise UntraceableError(f"it rounds quotients ({rounding_mode!r}), which jump")
+    return _number(a) if b == 1.0 else _tree("/", a, b)
+
+
+def _clamp(u: Argument, min: Argument | None = None, max: Argument | None = None) -> Node:
+    out = _number(u)
+    if min is not None and min != -math.inf:
+        out = _tree("max", out, min)
+    return out if max is None or max == math.inf else _tree("min", out, max)
+
+
+def _elu(
+    u: Argument, alpha: Argument = 1.0, scale: Argument = 1.0, input_scale: Argument = 1.0
+) -> Node:
+    below = _scaled(_tree("expm1", _scaled(_tree("min", u, 0.0), input_scale)), alpha)
+    return _scaled(_tree("+", _tree("relu", u), below), scale)
+
+
+def _celu(u: Argument, alpha: Argument = 1.0) -> Node:
+    below = _tree("expm1", _divide(_tree("min", u, 0.0), alpha))
+    return _tree("+", _tree("relu", u), _scaled(below, alpha))
+
+
+def _leaky_relu(u: Argument, negative_slope: Argument = 0.01) -> Node:
+    return _tree("+", _tree("relu", u), _tree("*", _tree("min", u, 0.0), negative_slope))
+
+
+def _gelu(u: Argument, approximate: str = "none") -> Node:
+    return _tree("gelu" if approximate == "none" else "gelu_tanh", u)
+
+
+def _softplus(u: Argument, beta: Argument = 1.0, threshold: Argument = 20.0) -> Node:
+    return _divide(_tree("torch_softplus", _scaled(u, beta), threshold), beta)
+
+
+def _hard_sigmoid(u: Argument) -> Node:
+    return _tree("/", _clamp(_tree("+", u, 3.0), 0.0, 6.0), 6.0)
+
+
+def _heaviside(u: Argument, at_zero: Argument) -> Node:
+    return _where(_tree(">", u, 0.0), 1.0, _where(_tree(">", 0.0, u), 0.0, at_zero))
+
+
+def _log_add_exp(a: Argument, b: Argument) -> Node:
+    return _tree("+", a, _tree("softplus", _tree("-", b, a)))
+
+
+def _folded(name: str) -> Callable[..., Node]:
+    return lambda *parts: reduce(lambda a, b: _tree(name, a, b), parts)
+
+
+_ZERO, _ONE = Number(Fraction(0)), Number(Fraction(1))
+_REDUCTIONS: dict[str, Callable[..., Node]] = {
+    "amax": _folded("max"),
+    "amin": _folded("min"),
+    "logsumexp": lambda *parts: reduce(_log_add_exp, parts),
+    "mean": lambda *parts: _tree("/", _folded("+")(*parts), float(len(parts))),
+    "prod": _folded("*"),
+    "sum": _folded("+"),
 }
 
-
-def _value(step: TracedOperation, known: list[Exact]) -> Exact:
-    if step.options:
-        return None
-    parts = [_exact(a, known) for a in step.arguments]
-    if step.name in _ODD + _EVEN:
-        at_zero = _ZERO if step.name in _ODD else _ONE
-        return at_zero if parts[:1] == [_ZERO] and len(parts) == 1 else None
-    if step.name == "where":
-        return parts[1] if len(parts) == 3 and parts[1] == parts[2] else None
-    if step.name not in _RATIONAL or any(p is None for p in parts):
-        return None
-    try:
-        return _RATIONAL[step.name](*parts)
-    except (TypeError, ZeroDivisionError):
-        return None
-
-
-def _exact(argument: Any, known: list[Exact]) -> Exact:
-    if isinstance(argument, Use):
-        return known[argument.step]
-    finite = isinstance(argument, float) and math.isfinite(argument)
-    return Fraction(argument) if finite else None
-
-
-def _power(base: Fraction, exponent: Fraction) -> Exact:
-    whole = exponent.denominator == 1 and 0 <= exponent <= 16
-    return base ** int(exponent) if whole else None
-
-
-_RATIONAL: dict[str, Callable[..., Exact]] = {
-    "abs": abs,
-    "add": lambda a, b: a + b,
-    "clamp": lambda u, low, high: min(max(u, low), high),
-    "clamp_max": min,
-    "clamp_min": max,
+# Those that are rows of the table under the same name are not listed.
+_LOWERED: dict[str, Callable[..., Node]] = {
+    "_prelu_kernel": _leaky_relu,
+    "_to_copy": _number,
+    "add": _add,
+    "addcdiv": lambda c, a, b, value=1.0: _add(c, _tree("/", a, b), value),
+    "addcmul": lambda c, a, b, value=1.0: _add(c, _tree("*", a, b), value),
+    "alias": lambda u: u,
+    "celu": _celu,
+    "clamp": _clamp,
+    "clamp_max": lambda u, max: _clamp(u, None, max),
+    "clamp_min": _clamp,
     "clone": lambda u: u,
-    "div": lambda a, b: a / b,
-    "full_like": lambda u, value: value,
-    "maximum": max,
-    "minimum": min,
-    "mul": lambda a, b: a * b,
-    "neg": lambda u: -u,
+    "detach": lambda u: u,
+    "div": _divide,
+    "elu": _elu,
+    "eq": lambda a, b: _tree("==", a, b),
+    "full_like": lambda u, value: _number(value),
+    "ge": lambda a, b: _tree(">=", a, b),
+    "gelu": _gelu,
+    "gt": lambda a, b: _tree(">", a, b),
+    "hardsigmoid": _hard_sigmoid,
+    "hardswish": lambda u: _tree("*", u, _hard_sigmoid(u)),
+    "hardtanh": lambda u, min_val=-1.0, max_val=1.0: _clamp(u, min_val, max_val),
+    "heaviside": _heaviside,
+    "hypot": lambda a, b: _tree("sqrt", _tree("+", _tree("^", a, 2.0), _tree("^", b, 2.0))),
+    "le": lambda a, b: _tree(">=", b, a),
+    "leaky_relu": _leaky_relu,
+    "lerp": lambda a, b, t: _tree("+", a, _tree("*", t, _tree("-", b, a))),
+    "log_sigmoid_forward": lambda u: _tree("neg", _tree("softplus", _tree("neg", u))),
+    "logaddexp": _log_add_exp,
+    "lt": lambda a, b: _tree(">", b, a),
+    "masked_fill": lambda u, mask, value: _where(mask, value, u),
+    "maximum": lambda a, b: _tree("max", a, b),
+    "minimum": lambda a, b: _tree("min", a, b),
+    "mul": lambda a, b: _tree("*", a, b),
+    "ne": _differ,
     "ones_like": lambda u: _ONE,
-    "pow": _power,
-    "reciprocal": lambda u: 1 / u,
-    "relu": lambda u: max(u, _ZERO),
-    "rsub": lambda a, b: b - a,
-    "square": lambda u: u * u,
-    "sub": lambda a, b: a - b,
+    "pow": lambda a, b: _tree("^", a, b),
+    "reciprocal": lambda u: _tree("/", 1.0, u),
+    "rsqrt": lambda u: _tree("^", u, -0.5),
+    "rsub": lambda a, b, alpha=1.0: _subtract(b, a, alpha),
+    "sgn": lambda u: _tree("sign", u),
+    "softplus": _softplus,
+    "softshrink": lambda u, lambd=0.5: _tree("-", u, _clamp(u, -lambd, lambd)),
+    "square": lambda u: _tree("^", u, 2.0),
+    "sub": _subtract,
+    "threshold": lambda u, threshold, value: _where(_tree(">", u, threshold), u, value),
+    "where": _where,
     "zeros_like": lambda u: _ZERO,
-}
+    **{f"{kind}_{name}": build for kind in ("bitwise", "logical")
+       for name, build in (("and", _and), ("not", _not), ("or", _or), ("xor", _xor))},
+}  # fmt: skip
+
+
+def _known(name: str) -> bool:
+    row = TABLE.get(name)
+    return name in _LOWERED or (row is not None and not row.condition)
+
+
+def _written_as(name: str) -> Callable[..., Node]:
+    """How an operation of torch is written: as listed, or as the row of its name."""
+    if name in _LOWERED:
+        return _LOWERED[name]
+
+    def row(*arguments: Argument) -> Node:
+        if len(arguments) != TABLE[name].arity:
+            raise UntraceableError(f"it calls {name} in a way that is not enclosed")
+        return _tree(name, *arguments)
+
+    return row

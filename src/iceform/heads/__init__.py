@@ -3,7 +3,17 @@
 from iceform.heads.design import Design, Vocabulary, attention, hopfield, projected
 from iceform.heads.head import Head, Move, Row, moves, products, rows
 from iceform.heads.inspection import LayerTrace, Trace, trace_network
-from iceform.heads.lookups import HIDDEN, MARGIN, LookUpLayout, LookUps, Prompt, SoftmaxAverage
+from iceform.heads.lookups import (
+    HIDDEN,
+    LARGEST_LOGIT,
+    MARGIN,
+    LookUpLayout,
+    LookUps,
+    Prompt,
+    SoftmaxAverage,
+    baked,
+    data_tokens,
+)
 from iceform.heads.network import (
     AttentionTrace,
     Embed,
@@ -27,6 +37,7 @@ from iceform.heads.variants import (
 
 __all__ = [
     "HIDDEN",
+    "LARGEST_LOGIT",
     "MARGIN",
     "AttentionTrace",
     "Design",
@@ -52,6 +63,8 @@ __all__ = [
     "Trace",
     "Vocabulary",
     "attention",
+    "baked",
+    "data_tokens",
     "digested",
     "hopfield",
     "is_checked",

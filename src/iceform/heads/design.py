@@ -68,11 +68,17 @@ class Design:
         none: the stream is plain.
     ballast
         C of a ballasted stream, 0 of the others.
+    head_dim
+        The head size of a stock block whose heads are not slices of the stream (a Llama's): the
+        stream is then as wide as its features need. Left out, it follows from the widest head.
     gives
         For each layer of a plain stream the features that come out of it, where they are not the
         stream's; None where what the heads write is added to the stream. Left out, all are added.
     keys
         Features of the tokens that are attended to, where those are not the ones that ask.
+    blocks
+        Heads of a layer and their size, of stock blocks whose shape is given; None where it follows
+        from the features and the heads.
 
     Examples
     --------
@@ -94,8 +100,10 @@ class Design:
     rotation: Rotation | None = None
     norm: float = 0.0
     ballast: float = 0.0
+    head_dim: int = 0
     gives: tuple[Features | None, ...] = ()
     keys: Features | None = None
+    blocks: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         every = [head for layer in self.layers for head in layer]
@@ -132,7 +140,11 @@ class Design:
     @cached_property
     def head_size(self) -> int:
         """In stock blocks a power of four, whose root, by which they scale logits, is exact."""
+        if self.blocks is not None:
+            return self.blocks[1]
         widest = max(head.width for layer in self.layers for head in layer)
+        if self.head_dim:
+            return self.head_dim
         return widest if self.is_plain else power_of_four(widest)
 
     @property
@@ -143,18 +155,30 @@ class Design:
     @cached_property
     def heads(self) -> int:
         """Heads per layer, as many as the widest layer needs, and in stock blocks the features."""
-        size = self.head_size
+        if self.blocks is not None:
+            return self.blocks[0]
         most = max(len(layer) for layer in self.layers)
-        if self.is_plain:
+        if self.is_plain or self.head_dim:
             return most
+        return max(most, -(-self._needed // self.head_size))
+
+    @property
+    def _needed(self) -> int:
+        """Places of a stock stream that hold something."""
         held = self.features.total if self.rotation is None else self.rotation.total
-        places = held + len(_OWN) - 1 + _BALANCE if self.ballast else 2 * held
-        return max(most, -(-places // size))
+        return held + len(_OWN) - 1 + _BALANCE if self.ballast else 2 * held
+
+    @property
+    def inner(self) -> int:
+        """Numbers that the heads of a stock layer carry together."""
+        return self.heads * self.head_size
 
     @property
     def hidden(self) -> int:
-        """The width of the stream; in stock blocks even, since the head size is."""
-        return self.features.total if self.is_plain else self.heads * self.head_size
+        """The width of the stream; in stock blocks a multiple of the heads."""
+        if self.is_plain:
+            return self.features.total
+        return -(-self._needed // self.heads) * self.heads if self.head_dim else self.inner
 
     def place(self, where: Place) -> int:
         """The index of a feature."""
@@ -235,8 +259,9 @@ class Design:
         """The maps q, k, v and o of a layer, in float64.
 
         On a plain stream there is a matrix for every head: q, k and v are (heads, size, features),
-        o is (heads, features, size). Those of stock blocks are (hidden, hidden), heads below each
-        other; their queries carry the root of the head size, which the stock scaling takes away.
+        o is (heads, features, size). Those of stock blocks are (inner, hidden), heads below each
+        other, and o (hidden, inner); their queries carry the root of the head size, which the
+        stock scaling takes away.
         """
         heads = self.layers[layer]
         if self.is_plain:
@@ -244,30 +269,37 @@ class Design:
             seen = self.keys or own
             read = {"q": own, "k": seen, "v": seen, "o": into}
             return {kind: stacked(heads, kind, names) for kind, names in read.items()}
-        h, size = self.hidden, self.head_size
-        out = {name: torch.zeros(h, h, dtype=torch.float64) for name in ("q", "k", "v", "o")}
-        root = float(round(size**0.5))
-        for number, head in enumerate(heads):
-            for i, (query, key) in enumerate(head.logit, number * size):
-                out["q"][i] = root * self._map(self.readout, query.reads)
-                out["k"][i] = self._map(self.readout, key.reads)
-            for i, move in enumerate(head.moves, number * size):
-                out["v"][i] = self._map(self.readout, move.value.reads)
-                out["o"][:, i] = self._map(self.moved, move.writes)
+        h, size, inner = self.hidden, self.head_size, self.inner
+        out = {name: torch.zeros(inner, h, dtype=torch.float64) for name in ("q", "k", "v")}
+        out["o"] = torch.zeros(h, inner, dtype=torch.float64)
+        root = math.sqrt(size)
+        for name in out:
+            rows = {
+                number * size + i: row
+                for number, head in enumerate(heads)
+                for i, row in enumerate(coefficients(head, name))
+                if row or not self.head_dim
+            }
+            if rows:
+                found = self._maps(self.moved if name == "o" else self.readout, rows.values())
+                if name == "o":
+                    out[name][:, list(rows)] = found.T
+                else:
+                    out[name][list(rows)] = root * found if name == "q" else found
         return out
 
-    def _map(
-        self, held: Callable[[Tensor], Tensor], coefficients: Mapping[Place, float]
-    ) -> Float[Tensor, "hidden"]:
-        """A combination of features as a row or a column over a stock stream."""
-        out = held(matrix([coefficients], self.features)[0] + 0.0)
+    def _maps(
+        self, held: Callable[[Tensor], Tensor], combinations: Iterable[Mapping[Place, float]]
+    ) -> Float[Tensor, "rows hidden"]:
+        """Combinations of features as rows over a stock stream."""
+        out = held(matrix(list(combinations), self.features) + 0.0)
         return out if self.ballast else out + 0.0
 
     def biases(self, layer: int) -> dict[str, Float[Tensor, "hidden"]]:
         """What a stock block adds to its queries, keys and values: the constants of the rows."""
         size = self.head_size
-        out = {name: torch.zeros(self.hidden, dtype=torch.float64) for name in ("q", "k", "v")}
-        root = float(round(size**0.5))
+        out = {name: torch.zeros(self.inner, dtype=torch.float64) for name in ("q", "k", "v")}
+        root = math.sqrt(size)
         for number, head in enumerate(self.layers[layer]):
             for i, (query, key) in enumerate(head.logit, number * size):
                 out["q"][i], out["k"][i] = root * query.constant, key.constant

@@ -26,14 +26,14 @@ are many prompts of one network: no weight grows with their number.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from iceform import tuning
 from iceform.errors import IntegrityError, ProgramError
@@ -162,7 +162,11 @@ class LookUpLayout:
         last = torch.zeros(self.count, 2 * self.samples, dtype=torch.float64)
         last[-2 * self.samples :] = torch.eye(2 * self.samples, dtype=torch.float64)
         layers = [self.embedding(), attention(self.design, 0, last)]
-        return FrozenNetwork(layers, self.raw).to(dtype).seal()
+        return self.network(layers).to(dtype).seal()
+
+    def network(self, layers: Sequence[nn.Module]) -> FrozenNetwork:
+        """Layers that look these prompts up; with a margin that leaks, by their matrices alone."""
+        return FrozenNetwork(layers, self.raw, layout=self if self.margin >= MARGIN else None)
 
     @property
     def design(self) -> Design:
@@ -281,8 +285,8 @@ class LookUps:
         return common_batch(*shapes)
 
     def residuals(self) -> Float[Tensor, "*b n"]:
-        """z, to see whether the table reaches that far."""
-        return (self.x @ self.w[..., None])[..., 0] - self.y
+        """z of every sample, in the precision of the coefficients."""
+        return (self.x.to(self.w.dtype) @ self.w[..., None])[..., 0] - self.y
 
     def of(self, *at: int) -> LookUps:
         """One set of a batch of them."""

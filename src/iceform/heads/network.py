@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import torch
 from jaxtyping import Float
@@ -386,6 +386,13 @@ def is_checked() -> bool:
 _SETTINGS = ("residual", "stored", "group_sizes")
 
 
+class LayerFormula(Protocol):
+    """What a design's layer computes, said in fewer operations than its matrices take."""
+
+    def __call__(self, layer: nn.Module, tokens: Tensor, backend: str) -> Tensor:
+        """What the layer makes of the tokens, by the backend of this name."""
+
+
 class FrozenNetwork(nn.Module):
     """Layers applied in order. It has buffers and no parameters.
 
@@ -396,8 +403,12 @@ class FrozenNetwork(nn.Module):
     features
         Names of the input's features.
     tables
-        Look-up tables that were written into the weights. Whoever reads the weights takes one of
-        them only where the weights hold it.
+        Look-up tables that were written into the weights.
+    formulas
+        What each layer computes, where the weights are those that were built: what a fused run
+        computes by. None stands for the layer itself; none at all for all of them.
+    layout
+        Of prompts whose tokens a fused run need not write (:class:`LookUpLayout`).
     """
 
     def __init__(
@@ -405,11 +416,16 @@ class FrozenNetwork(nn.Module):
         layers: Sequence[nn.Module],
         features: Features,
         tables: Sequence[Interpolant] = (),
+        *,
+        formulas: Sequence[LayerFormula | None] = (),
+        layout: object = None,
     ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.features = features
         self.tables = tuple(tables)
+        self.formulas = tuple(formulas) or (None,) * len(layers)
+        self.layout = layout
         self.expected: str | None = None
         self._sealed: _Sealed | None = None
 

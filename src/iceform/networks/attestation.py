@@ -78,8 +78,8 @@ class PieceRecorder:
         weights = frozen.check()
         expected = frozen.network.expected or weights
         rounding = rounding_of(backend)
-        if rounding.literal:
-            return Attestation(weights, expected, backend, literal=True)
+        if rounding.literal or not frozen.built:
+            return Attestation(weights, expected, "literal", literal=True)
         now = time.perf_counter()
         until = now + max(tuning.REPLAY_SECONDS, tuning.REPLAY_SHARE * (now - self._begun))
         self._random.shuffle(self._seen)

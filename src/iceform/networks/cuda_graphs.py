@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -23,9 +23,10 @@ from torch.nn.modules import module as torch_module
 from iceform import tuning
 from iceform.errors import BoundError
 from iceform.networks.attestation import piece_recorder
-from iceform.networks.frozen import FrozenLayers, Maps
+from iceform.networks.frozen import FrozenLayers
 from iceform.networks.graph import NetworkGraph
 from iceform.networks.pieces.base import DeferredChecks
+from iceform.run.loops import record
 from iceform.run.primitives import (
     count_nonzero,
     has_triton,
@@ -43,8 +44,8 @@ class _Recording:
 
     Attributes
     ----------
-    graph
-        What the device does.
+    again
+        Does on the device what was recorded.
     inputs, results, numbers
         Where it reads and writes.
     deferred
@@ -55,11 +56,9 @@ class _Recording:
         Those parts, and the prompts that are read, by the places where the network keeps them.
     tables
         And the tables, which are nobody's to take away.
-    maps
-        What the frozen layers were read as.
     """
 
-    graph: torch.cuda.CUDAGraph
+    again: Callable[[], None]
     inputs: list[Tensor]
     results: list[Any]
     numbers: Tensor
@@ -67,12 +66,10 @@ class _Recording:
     hooks: Sequence[Mapping[int, object]]
     held: Sequence[tuple[Mapping[str, object], str, object]]
     tables: list[object]
-    maps: Maps
 
     def is_of(self, model: NetworkModel) -> bool:
         """Whether the network still has all that it reads where it was."""
-        there = all(places.get(name) is one for places, name, one in self.held)
-        return there and model.settings.layers.maps is self.maps
+        return all(places.get(name) is one for places, name, one in self.held)
 
     @property
     def hooked(self) -> bool:
@@ -83,7 +80,7 @@ class _Recording:
         """Copies of the results."""
         for held, given in zip(self.inputs, tensors, strict=True):
             held.copy_(given)
-        self.graph.replay()
+        self.again()
         return [r.clone() if isinstance(r, Tensor) else r for r in self.results]
 
 
@@ -102,11 +99,11 @@ class RecordedRuns:
             while True:
                 if not frozen.is_flagged:
                     frozen.check()
-                maps = frozen.maps
+                built = frozen.built
                 results, numbers, later = self._ran(model, graph, tensors)
                 if not numbers[0]:
-                    frozen.check()  # refuses the weights, or reads what they do now
-                    if frozen.maps is not maps:
+                    frozen.check()  # refuses the weights, or says that they are others
+                    if frozen.built is not built:
                         continue
                 try:
                     later.check_range(numbers[1:])
@@ -154,7 +151,7 @@ class RecordedRuns:
 
 
 def _flag(frozen: FrozenLayers, device: torch.device, begun: torch.cuda.Event) -> Tensor:
-    """Whether the weights are those that were read; compared beside the run, on a GPU."""
+    """Whether the weights are those that were built; compared beside the run, on a GPU."""
     if not frozen.is_flagged:
         return torch.ones((), device=device)  # they have just been checked
     stream = _beside(device)
@@ -184,40 +181,38 @@ def _recorded(
     model: NetworkModel, graph: NetworkGraph, tensors: Sequence[Tensor]
 ) -> _Recording | None:
     """The run, which does nothing yet; None where an operation waits, or memory is short."""
-    maps = model.settings.layers.maps
     parts = list(model.modules())
     if hooked(parts):
         return None
     model.covered(graph)  # which waits, the first time
     kept = [places for part in parts for places in (part._buffers, part._modules)]
     held = [(places, name, one) for places in kept for name, one in places.items()]
-    recording = torch.cuda.CUDAGraph()
     with torch.inference_mode(False), torch.no_grad():
         inputs = [t.detach().clone() for t in tensors]
         try:
-            with torch.cuda.graph(recording, capture_error_mode="thread_local"):
-                results, numbers, later = _run(model, graph, inputs)
+            (results, numbers, later), again = record(lambda: _run(model, graph, inputs))
         except RuntimeError:
             torch.cuda.synchronize()
             return None
-    tables = _tables(model, maps, tensors[0].device)
+    tables = _tables(model, tensors[0].device)
     hooks = [calls for part in parts for calls in (part._forward_hooks, part._forward_pre_hooks)]
-    return _Recording(recording, inputs, results, numbers, later, hooks, held, tables, maps)
+    return _Recording(again, inputs, results, numbers, later, hooks, held, tables)
 
 
-def _tables(model: NetworkModel, maps: Maps, device: torch.device) -> list[object]:
+def _tables(model: NetworkModel, device: torch.device) -> list[object]:
     """The tables as kernels read them."""
     from iceform.run.triton.tables import table_of
 
     dtype = model.settings.dtype
-    tables = [maps.table, *(getattr(piece, "table", None) for piece in model.pieces)]
+    line = model.settings.layers.table
+    tables = [line, *(getattr(piece, "table", None) for piece in model.pieces)]
     return [table_of(it, dtype, device, dtype) for it in tables if it is not None]
 
 
 def _is_plain(model: NetworkModel, tensors: Sequence[Tensor]) -> bool:
     """Whether a run does nothing but compute: nobody watches, differentiates or widens."""
     settings = model.settings
-    if settings.on_range == "widen" or settings.literal or piece_recorder() is not None:
+    if settings.on_range == "widen" or not settings.attends or piece_recorder() is not None:
         return False
     if not has_triton() or torch.cuda.is_current_stream_capturing():
         return False

@@ -14,15 +14,14 @@ attend
 
 The weights depend on sizes, eps and dtype only. What the network is made of is in the prompts.
 
-``literal`` writes those prompts and multiplies them with the matrices. ``fused`` reads from the
-matrices, once for every digest, what they do. As they were built, the first layer looks theta.x up
-in its table and the second computes softmax(q k' + m) v: then neither prompt need be written. Any
-other weights get their prompts, and what they make of them comes back.
+``literal`` writes those prompts and multiplies them with the matrices. As they were built, the
+first layer looks theta.x up in its table and the second computes softmax(q k' + m) v: where every
+bit of the weights is as it was built, ``fused`` computes that, and neither prompt need be written.
+Any other weights get their prompts, and what the matrices make of them comes back.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -39,16 +38,13 @@ from iceform.heads import (
     Features,
     FrozenNetwork,
     Head,
-    LiftedAttention,
     SoftmaxAttention,
     attention,
     moves,
     products,
 )
 from iceform.paper.rows import RowLayer
-from iceform.run import rounding_of
-from iceform.run.reading import DigestCache, require_finite
-from iceform.run.rows import HeadLayer, Lifted
+from iceform.run import other_weights
 from iceform.tables import Interpolant, regimes
 from iceform.validation import check_capacity, common_batch, unit_roundoff, untraced
 
@@ -108,45 +104,6 @@ def identity_table(eps: float | None, dtype: torch.dtype) -> Interpolant:
     return regimes.spectral(-reach, reach, wanted, cells=_NARROW_CELLS if narrow else 1)
 
 
-@dataclass(frozen=True, eq=False)
-class Maps:
-    """What the frozen layers do, as read from their weights.
-
-    Attributes
-    ----------
-    linear, heads
-        The reading and the attending layer.
-    table
-        What theta.x is looked up in; None where the first layer does something else.
-    attends
-        Whether the second layer computes softmax(q k' + m) v and nothing else.
-    """
-
-    linear: Lifted
-    heads: HeadLayer
-    table: Interpolant | None
-    attends: bool
-
-    @classmethod
-    def of(cls, network: FrozenNetwork, carried: Features) -> Maps:
-        """Read both layers; ``carried`` names what a token of the second carries."""
-        network = copy.deepcopy(network).cpu()
-        require_finite(network)
-        first, second = network.layers
-        assert isinstance(first, LiftedAttention)
-        assert isinstance(second, SoftmaxAttention)
-        linear, heads = Lifted.of(first, network.tables), HeadLayer.of(second)
-
-        def places(*names: str) -> list[int]:
-            return [i for name in names for i in range(carried.total)[carried[name]]]
-
-        attends = heads.picks(places("key", "position"), places("query", "mask"), places("value"))
-        return cls(linear, heads, linear.plain, attends)
-
-
-_maps: DigestCache[Maps] = DigestCache()
-
-
 class FrozenLayers:
     """The literal weights of both layers, and the evaluation of either.
 
@@ -158,12 +115,15 @@ class FrozenLayers:
         The look-up table of the identity.
     dtype
         Of the weights.
+    insists
+        Refuse other weights than those that were built, whatever is checked.
     """
 
-    def __init__(self, sizes: NetworkSizes, table: Interpolant, dtype: torch.dtype) -> None:
-        self.sizes, self.table, self.dtype = sizes, table, dtype
-        self._maps: Maps | None = None
-        self._read = ""  # the digest of the weights that were read
+    def __init__(
+        self, sizes: NetworkSizes, table: Interpolant, dtype: torch.dtype, *, insists: bool = False
+    ) -> None:
+        self.sizes, self.table, self.dtype, self.insists = sizes, table, dtype, insists
+        self._built: bool | None = None
         self.rows = RowLayer(sizes.inputs, 1, (sizes.rows,), ("theta",), table, "rows", 0.0)
 
     @property
@@ -201,23 +161,23 @@ class FrozenLayers:
 
     @untraced
     def check(self) -> str:
-        """The digest of the weights, which are read again where they changed.
+        """The digest of the weights as they are now.
 
         Raises
         ------
         IntegrityError
-            If they are not those that the sizes imply, or hold what is no number.
+            If they are not those that the sizes imply.
         """
-        self._read = self.network.check()
-        key = (self._read, self.sizes, self.table.error)
-        self._maps = _maps.get(key, lambda: Maps.of(self.network, self.features))
-        return self._read
+        digest = self.network.check()
+        self._built = digest == self.network.expected
+        if self.insists and not self._built:
+            raise other_weights("fused", self.network, digest)
+        return digest
 
     @property
     def is_flagged(self) -> bool:
-        """Whether the network's flag tells that the weights are those that were read."""
-        known = self._maps is not None and self._read == self.network.expected
-        return known and self.network.is_flagged
+        """Whether the network's flag tells that the weights are those that were built."""
+        return bool(self._built) and self.network.is_flagged
 
     def to(self, device: torch.device) -> None:
         """Move the weights: they are checked where they are, without waiting on a GPU."""
@@ -225,12 +185,11 @@ class FrozenLayers:
             self.network.to(device)
 
     @property
-    def maps(self) -> Maps:
-        """What the layers did when they were last checked."""
-        if self._maps is None:
+    def built(self) -> bool:
+        """Whether the weights, when they were last checked, were those that were built."""
+        if self._built is None:
             self.check()
-        assert self._maps is not None
-        return self._maps
+        return bool(self._built)
 
     @property
     def design(self) -> Design:
@@ -255,18 +214,15 @@ class FrozenLayers:
         theta = F.pad(theta, (0, s.inputs - theta.shape[-1], 0, blocks * s.rows - theta.shape[-2]))
         return self.rows.pack(x, [theta.unflatten(-2, (blocks, s.rows))])
 
-    def read(self, x: Tensor, theta: Tensor, backend: str) -> Tensor:
+    def read(self, x: Tensor, theta: Tensor) -> Tensor:
         """The look-ups of theta x, shape (*batch, outputs), by their prompts."""
-        out = self._run(0, self.read_prompt(x, theta), backend)
+        out = self._run(0, self.read_prompt(x, theta))
         return out.squeeze(-2).flatten(-2)[..., : theta.shape[-2]]
 
-    def _run(self, index: int, prompt: Tensor, backend: str) -> Tensor:
+    def _run(self, index: int, prompt: Tensor) -> Tensor:
         """What one of the layers makes of prompts."""
-        if rounding_of(backend).literal:
-            out: Tensor = self.network.to(prompt.device).layers[index](prompt)
-            return out
-        layer = self.maps.heads if index else self.maps.linear
-        return layer.run(prompt, backend)
+        out: Tensor = self.network.to(prompt.device).layers[index](prompt)
+        return out
 
     def attend_prompt(
         self, keys: Tensor, queries: Tensor, values: Tensor, mask: Tensor, margin: float
@@ -291,12 +247,11 @@ class FrozenLayers:
         return torch.cat([*parts, padded(position, s.tokens), allowed], -1)
 
     def attend(
-        self, keys: Tensor, queries: Tensor, values: Tensor, mask: Tensor, margin: float,
-        backend: str,
-    ) -> Tensor:  # fmt: skip
+        self, keys: Tensor, queries: Tensor, values: Tensor, mask: Tensor, margin: float
+    ) -> Tensor:
         """The head's outputs, shape (*batch, m, v), by its prompts."""
         prompt = self.attend_prompt(keys, queries, values, mask, margin)
-        out = self._run(1, prompt, backend)
+        out = self._run(1, prompt)
         return out[..., : queries.shape[-2], : values.shape[-1]]
 
     # -------------------------------------------------------------------- questions to the layers

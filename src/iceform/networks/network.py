@@ -104,6 +104,7 @@ def in_context(
         backend=resolve(backend),
         headroom=check_positive("headroom", headroom),
         on_range=check_choice("on_range", on_range, ("raise", "widen")),
+        insists=backend not in ("auto", "literal"),
     )
     if settings.headroom < 1:
         raise BoundError(f"headroom must be at least 1, got {headroom!r}")
@@ -277,7 +278,9 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
             value_dim=max([p.value_dim for p in heads], default=1),
             tokens=max([tokens, 2, *others, *(p.length for p in heads)]),
         )
-        self.settings.frozen = FrozenLayers(sizes, table, self.settings.dtype)
+        self.settings.frozen = FrozenLayers(
+            sizes, table, self.settings.dtype, insists=self.settings.insists
+        )
 
     # ------------------------------------------------------------------------------------ running
 

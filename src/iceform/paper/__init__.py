@@ -1,7 +1,6 @@
 """Level 2: one theorem per file, all subclasses of Emulator."""
 
 from iceform.paper import library as library
-from iceform.paper import verification as verification  # makes itself known
 from iceform.paper.attention_head import AttentionHead
 from iceform.paper.base import Emulator, Plan
 from iceform.paper.compact_step import CompactStep

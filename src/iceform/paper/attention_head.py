@@ -34,6 +34,7 @@ from iceform.heads import (
 )
 from iceform.paper.base import Plan
 from iceform.paper.rows import Entries, RowEmulator, RowOptions
+from iceform.run.formulas import AttendedFeatures
 from iceform.tables import Interpolant, bounds
 from iceform.validation import check_size, check_tensors, unit_roundoff
 
@@ -261,8 +262,18 @@ class AttentionHead(RowEmulator):
         return torch.stack(outputs).sum(0)
 
     def _build_network(self) -> FrozenNetwork:
-        layers = [self.layer.build(), self._second()]
-        return FrozenNetwork(layers, self.layer.features, [self.interpolant])
+        layer = self.layer
+        formulas = [layer.formula, self._attends]
+        layers = [layer.build(), self._second()]
+        return FrozenNetwork(layers, layer.features, [self.interpolant], formulas=formulas)
+
+    @property
+    def _attends(self) -> AttendedFeatures:
+        """What the second layer computes: the target heads on what was looked up."""
+        at, names = self.layer.looked, iter(self.layer.names)
+        return AttendedFeatures(
+            tuple((at[k], at[q], at[v]) for k, q, v in zip(names, names, names, strict=True))
+        )
 
     @property
     def design(self) -> Design:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from iceform.arithmetic import at_most
+from iceform.arithmetic.balls import balls_of, uppermost
 from iceform.certificates import (
     Certificate,
     DerivationStep,
@@ -29,6 +30,7 @@ from iceform.errors import (
     ProgramError,
 )
 from iceform.expressions import Loss, ScalarFunction
+from iceform.expressions.ball_tensors import BallTensor
 from iceform.heads import FrozenNetwork, LookUps, Prompt
 from iceform.heads.inspection import Trace, trace_network
 from iceform.heads.network import outside_transforms
@@ -128,6 +130,7 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
         self.eps = check_eps(eps)
         self.dtype = check_dtype(dtype)
         self.backend = resolve(backend)
+        self._insists = backend != "auto"
 
     # ------------------------------------------------------------- what a construction supplies
 
@@ -210,7 +213,12 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
 
     def bind(self) -> Backend:
         """The backend on this construction's network, whose weights are checked now."""
-        return bind(self.network, self.backend)
+        return bind(self.network, self.binding)
+
+    @property
+    def binding(self) -> str:
+        """What to bind: unless a backend was insisted on, "auto", which runs any weights."""
+        return self.backend if self._insists or self.backend != "fused" else "auto"
 
     @full_precision
     @untraced
@@ -232,7 +240,10 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
         if torch.compiler.is_exporting():
             return bind(self.network, "literal")
         self._check_once(*inputs)
-        return bind(self.network, self.backend, later=later)
+        bound = bind(self.network, self.binding, later=later)
+        if bound.name != self.backend:  # other weights, which are multiplied as they are
+            self.check_literal(inputs[0].device)
+        return bound
 
     @untraced
     def _check_once(self, *inputs: Tensor) -> None:
@@ -335,12 +346,26 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
             derivation=tuple(steps),
             assumptions=(*found, *assumed),
             kind=weakest(kinds),
-            _verifier=self._verify,
+            verifier=self._verify,
         )
 
     def _verify(self, *inputs: Tensor, certified: float, bits: int) -> Verification:
-        """One instance in ball arithmetic, by what :func:`set_verifier` was given."""
-        return _VERIFIER[0](self, inputs, certified, bits)
+        """One instance: the exact algorithm in ball arithmetic, against what is computed.
+
+        Inputs and outputs are floating-point numbers, so they are known exactly; only the
+        algorithm itself needs enclosing.
+        """
+        with balls_of(bits):
+            if inputs[0].ndim > 2:
+                raise ProgramError(
+                    "verify one instance at a time: inputs must have no batch dimension"
+                )
+            computed = BallTensor.of(self(*inputs))
+            exact = self._exactly(*map(BallTensor.of, inputs))  # type: ignore[arg-type]
+            gaps = abs((computed - exact).flatten())
+            measured = max(map(uppermost, gaps))
+        # Written so that NaN fails.
+        return Verification(measured <= certified, measured, certified, bits)
 
     # ---------------------------------------------------------------------------------- files
 
@@ -376,6 +401,7 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
             if f is not None:
                 _check_same_function(it, kind._tabled(f, it))
             emulator = kind._rebuild(config["arguments"], it, f)  # which proves the table anew
+            emulator._insists = False  # a file says which backend ran, and insists on none
             found = emulator.interpolant
             reached(it.error, found.error, found.kind)
         except ProgramError:
@@ -405,16 +431,6 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
     @abstractmethod
     def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
         """The inverse of :meth:`_config`, around a ready look-up table."""
-
-
-_VERIFIER: list[Callable[[Emulator, Sequence[Tensor], float, int], Verification]] = []
-
-
-def set_verifier(
-    verify: Callable[[Emulator, Sequence[Tensor], float, int], Verification],
-) -> None:
-    """Say what encloses the exact algorithm of a construction; it knows every one of them."""
-    _VERIFIER[:] = [verify]
 
 
 _COMPARED = 1025  # points at which a function given to load() is compared with its table

@@ -159,8 +159,8 @@ class GradientStep(ResidualEmulator):
         return self._exact_step(x, y, w, self.rates)
 
     def _exact_step(self, x: Tensor, y: Tensor, w: Tensor, rates: Rates) -> Tensor:
-        gradient = self._exact(x, y, w).mean(-2)
-        return (1 - rates.shrink) * w.double() - rates.gain * gradient
+        gradient, w = self._exact(x, y, w).mean(-2), w.double()
+        return w - (rates.shrink * w + rates.gain * gradient)
 
     def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
         return (2, 1, 1), (self.domain.dim,)
@@ -178,7 +178,7 @@ class GradientStep(ResidualEmulator):
         x, y, w = three_inputs(inputs)
         self._check_shapes(x, y, w)
         seen = self.domain.watch(self.backend)
-        backend = bind(self.network, self.backend, later=True)
+        backend = bind(self.network, self.binding, later=True)
         try:
             step = self._step(backend, x, y, w, self.rates, seen)
             sizes = self.domain.sizes(x, y, w, seen)

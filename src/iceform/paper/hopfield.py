@@ -7,6 +7,7 @@ key rows that no state ever meets.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,8 +18,8 @@ import torch
 from torch import Tensor
 
 from iceform.arithmetic import at_most
-from iceform.certificates import Certificate, DerivationStep
-from iceform.errors import PrecisionError, ShapeError
+from iceform.certificates import Certificate, DerivationStep, Verification
+from iceform.errors import PrecisionError, ProgramError, ShapeError
 from iceform.expressions import ScalarFunction
 from iceform.expressions.scalar import lost
 from iceform.heads import (
@@ -37,7 +38,9 @@ from iceform.paper.base import Emulator, Plan
 from iceform.paper.gradients import GradientStep, ResidualMap
 from iceform.paper.selection import choose
 from iceform.run import rounding_of
-from iceform.tables import Interpolant
+from iceform.run.formulas import StoredLookUp
+from iceform.tables import Grid, Interpolant
+from iceform.tables.regimes import on_grid
 from iceform.validation import (
     check_bound,
     check_choice,
@@ -47,6 +50,9 @@ from iceform.validation import (
     unit_roundoff,
 )
 
+Elementwise = Callable[[Tensor], Tensor] | ScalarFunction
+_GUARDS = 8  # beyond either end: sin, lines and exp are then off by rounding at c = .15 to .25
+
 
 class HopfieldMap(Emulator):
     r"""f(a.z_i + b) by one Hopfield layer (thm:hopfield_approx, corrected).
@@ -54,21 +60,32 @@ class HopfieldMap(Emulator):
     ``em(Z)`` with Z of shape (*batch, samples, dim) has shape (*batch, samples). The patterns and
     the line a.z + b are part of the module.
 
+    A function :math:`f = (f_1, ..., f_o)` from R to R^o is given as the sequence of its
+    components; the answer then has shape (*batch, samples, o). All components are columns of one
+    table, :math:`y_k = [L_k; L_k^2; f_1(L_k); ...; f_o(L_k)]`: the weights of a look-up are shared,
+    and the error is the largest of the components'.
+
     Parameters
     ----------
     f
-        Continuous and elementwise.
+        Continuous and elementwise, or a sequence of such functions.
     a, b
         The line: a has ``dim`` entries.
     samples, bound
         States per call and the entrywise bound of Z.
     eps, regime, dtype, backend, kinks, tokens
-        As for :class:`ResidualMap`.
+        As for :class:`ResidualMap`; ``kinks`` are those of all components.
+
+    Examples
+    --------
+    >>> em = HopfieldMap((torch.sin, torch.tanh), a=[1.0, -1.0], samples=3, eps=1e-6)
+    >>> em(torch.zeros(3, 2, dtype=torch.float64)).shape
+    torch.Size([3, 2])
     """
 
     def __init__(
         self,
-        f: Callable[[Tensor], Tensor] | ScalarFunction,
+        f: Elementwise | Sequence[Elementwise],
         a: Sequence[float] | Tensor,
         b: float = 0.0,
         *,
@@ -80,8 +97,12 @@ class HopfieldMap(Emulator):
         backend: str = "auto",
         kinks: Sequence[float] | None = None,
         tokens: int | None = None,
-        interpolant: Interpolant | None = None,
+        interpolant: Interpolant | Sequence[Interpolant] | None = None,
     ) -> None:
+        components = tuple(f) if isinstance(f, Sequence) else (f,)
+        if not components:
+            raise ShapeError("f is an empty sequence; give at least one component")
+        vector = isinstance(f, Sequence)
         super().__init__(eps=eps, dtype=dtype, backend=backend)
         line = torch.as_tensor(a, dtype=torch.float64).detach()
         if line.ndim != 1 or line.numel() == 0:
@@ -92,22 +113,27 @@ class HopfieldMap(Emulator):
         self.samples = check_size("samples", samples)
         self.bound = check_positive("bound", bound)
         self.regime = check_choice("regime", regime, ("spectral", "hard"))
+        self._read_out = None if vector else 0
         self._terms = float(line.abs().sum()) * self.bound + abs(self.b)
         slack = 8 * (self.dim + 4) * unit_roundoff(dtype) * self._terms
         span = (-self._terms - slack, self._terms + slack)
-        function = ScalarFunction.of(f, *span, kinks)
-        self.interpolant = choose(
-            function,
-            span,
-            eps=self.eps,
-            regime=regime,
-            tokens=tokens,
-            dtype=dtype,
-            gain=1.0,
-            total=lambda it: self._certify(it).error,
-            given=interpolant,
-        )
-        self.function = function
+        self.functions = tuple(ScalarFunction.of(g, *span, kinks) for g in components)
+        given = (interpolant,) if isinstance(interpolant, Interpolant) else interpolant
+
+        def chosen(g: ScalarFunction, eps: float | None, it: Interpolant | None) -> Interpolant:
+            return choose(
+                g, span, eps=eps, regime=regime, tokens=tokens, dtype=dtype, gain=1.0,
+                total=lambda it: self._certify((it,)).error, given=it,
+            )  # fmt: skip
+
+        if given is not None:
+            pairs = zip(self.functions, _alike(given, len(self.functions)), strict=True)
+            self.tables = tuple(chosen(g, self.eps, it) for g, it in pairs)
+        elif len(self.functions) == 1:
+            self.tables = (chosen(self.functions[0], self.eps, None),)
+        else:
+            self.tables = self._sharing(chosen)
+        self.interpolant = self.tables[0]
         error = self.certificate.error
         if self.eps is not None and not error <= self.eps:
             raise PrecisionError(
@@ -117,28 +143,84 @@ class HopfieldMap(Emulator):
 
     a: Tensor
 
-    def _certify(self, it: Interpolant) -> Certificate:
-        terms_of_z = self._terms + abs(it.grid.center)
-        model = rounding_of(self.backend).model(self.dtype, it, terms_of_z, self.dim)
-        terms = {"interpolation": it.error, "rounding": it.rounding(model)}
+    def _sharing(
+        self, chosen: Callable[[ScalarFunction, float | None, None], Interpolant]
+    ) -> tuple[Interpolant, ...]:
+        """One table with a column for every component: the smallest tried that holds eps for all.
+
+        Its keys are those that one of the components would have alone, or those with more guards:
+        a component that is flat at the ends asks for none, and the others need them. Where no such
+        table holds eps for all, all are asked for more.
+        """
+        best: tuple[Interpolant, ...] = ()
+        for share in (1.0, 1 / 16, 1 / 256):
+            wanted = None if self.eps is None else share * self.eps
+            try:
+                own = [chosen(g, wanted, None) for g in self.functions]
+            except PrecisionError:
+                if not best:
+                    raise
+                break
+            tried = [*own, *(guarded for it in own if (guarded := _guarded(it)) is not None)]
+            for keys in sorted(tried, key=lambda it: it.tokens):
+                columns = tuple(
+                    it if it is keys else _column(g, keys)
+                    for g, it in zip(self.functions, own, strict=True)
+                )
+                if not best or self._certify(columns).error < self._certify(best).error:
+                    best = columns
+                if self.eps is not None and self._certify(columns).error <= self.eps:
+                    return columns
+            if self.eps is None:
+                break
+        return best
+
+    @property
+    def function(self) -> ScalarFunction:
+        """f, or the component that is read out."""
+        return self.functions[self._read_out or 0]
+
+    def component(self, index: int) -> HopfieldMap:
+        """The same layer with the same weights, read out at one component of f."""
+        if not 0 <= index < len(self.functions):
+            raise ShapeError(f"f has {len(self.functions)} components, there is no index {index}")
+        view = copy.copy(self)
+        view._read_out = index
+        return view
+
+    def _certify(self, tables: Sequence[Interpolant]) -> Certificate:
+        found = []
+        for it in tables:
+            terms_of_z = self._terms + abs(it.grid.center)
+            model = rounding_of(self.backend).model(self.dtype, it, terms_of_z, self.dim)
+            found.append((it.error, it.rounding(model)))
+        looked, rounded = (max(column) for column in zip(*found, strict=True))
+        terms = {"interpolation": looked, "rounding": rounded}
+        it, columns = tables[0], "" if len(tables) == 1 else f", {len(tables)} columns"
         steps = (
             DerivationStep(
-                "h", "grid spacing", it.grid.spacing, f"{it.tokens} patterns, {it.regime} regime"
+                "h", "grid spacing", it.grid.spacing,
+                f"{it.tokens} patterns{columns}, {it.regime} regime",
             ),
             DerivationStep(
-                "sup|A-f|", "look-up against f on the line's range", it.error, "as for a head"
+                "sup|A-f|", "look-up against f on the line's range", looked, "as for a head"
             ),
-            DerivationStep(
-                "rounding", "look-up in floating point", terms["rounding"], "logits, exp, sums"
-            ),
-        )
+            DerivationStep("rounding", "look-up in floating point", rounded, "logits, exp, sums"),
+        )  # fmt: skip
         sizes = f"{self.samples} x {self.dim}"
-        return self._proved(terms, {"samples x dim": sizes, "max |z|": self.bound}, steps, it)
+        return self._proved(terms, {"samples x dim": sizes, "max |z|": self.bound}, steps, *tables)
 
     @cached_property
     def certificate(self) -> Certificate:
         """The proven error."""
-        return self._certify(self.interpolant)
+        return self._certify(self.tables)
+
+    def _verify(self, *inputs: Tensor, certified: float, bits: int) -> Verification:
+        if self._read_out is not None:
+            return super()._verify(*inputs, certified=certified, bits=bits)
+        parts = [self.component(j) for j in range(len(self.functions))]
+        found = [part._verify(*inputs, certified=certified, bits=bits) for part in parts]
+        return max(found, key=lambda one: (not one.holds, one.measured))
 
     def check(self, *inputs: Tensor) -> None:
         """Shape, dtype, device, bound."""
@@ -150,12 +232,16 @@ class HopfieldMap(Emulator):
         check_bound("z", z, self.bound, "scale the states or raise bound=")
 
     def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
-        return (2,), (self.samples,)
+        out = (len(self.functions),) if self._read_out is None else ()
+        return (2,), (self.samples, *out)
 
     def _exactly(self, *inputs: Tensor) -> Tensor:
         """f(a.z + b), exactly (float64)."""
         (z,) = inputs
-        return self.function(z.double() @ self.a.double().to(z.device) + self.b)
+        line = z.double() @ self.a.double().to(z.device) + self.b
+        if self._read_out is not None:
+            return self.function(line)
+        return torch.stack([g(line) for g in self.functions], -1)
 
     def _encode(self, *inputs: Tensor) -> Prompt:
         """The states with a constant one."""
@@ -168,46 +254,54 @@ class HopfieldMap(Emulator):
         it = self.interpolant
         beta = it.sharpness / it.grid.spacing**2
         slopes, biases = it.keys.slopes / (2 * beta), -it.keys.biases / beta
-        patterns = torch.stack([slopes, biases, it.values], -1)
+        patterns = torch.stack([slopes, biases, *(table.values for table in self.tables)], -1)
         layer = hopfield(self.design, beta, patterns=patterns)
-        return FrozenNetwork([layer], self.design.features, [it])
+        line = torch.cat([self.a.double(), torch.tensor([self.b], dtype=torch.float64)])
+        formula = StoredLookUp(line, self.tables)
+        return FrozenNetwork([layer], self.design.features, self.tables, formulas=[formula])
 
     @property
     def design(self) -> Design:
-        """W_K = [[2a, 0, 0], [2(b - m), -1, 0], [0, 0, 1]] on y_k = [l_k; l_k^2; v_k]."""
-        states, patterns = Features.of(z=self.dim, one=1), Features.of(node=1, square=1, value=1)
+        """W_K = [[2a, 0, 0], [2(b - m), -1, 0], [0, 0, I_o]] on y_k = [l_k; l_k^2; v_k]."""
+        out = len(self.functions)
+        states, patterns = Features.of(z=self.dim, one=1), Features.of(node=1, square=1, value=out)
         along = [Row.of("node", 0, 2 * a) for a in self.a.double().tolist()]
         end = Row.flags(node=2 * (self.b - self.interpolant.grid.center), square=-1.0)
         asked = (*rows(states, {"z": 1.0}), Row.of("one"))
         logit = tuple(zip(asked, (*along, end), strict=True))
         head = Head("retrieval", logit, moves(patterns, {"value": 1.0}, "f"))
-        return Design(states, ((head,),), gives=(Features.of(f=1),), keys=patterns)
+        return Design(states, ((head,),), gives=(Features.of(f=out),), keys=patterns)
 
     def _read(self, output: Tensor) -> Tensor:
-        return output[..., 0]
+        return output if self._read_out is None else output[..., self._read_out]
 
     @property
     def plan(self) -> Plan:
         """One layer, one head, as many patterns as grid tokens."""
-        d, n, g = self.dim, self.samples, self.interpolant.tokens
-        weights = (d + 2) * 3 + (d + 2) * (d + 1) + (d + 2) + 1 + 3 * g
+        d, n, g, o = self.dim, self.samples, self.interpolant.tokens, len(self.functions)
+        wide = d + 1 + o
+        weights = wide * (2 + o) + wide * (d + 1) + o * wide + 1 + (2 + o) * g
         size = torch.finfo(self.dtype).bits // 8
         return Plan(
             grid_tokens=g,
             tokens=n,
             features=d + 1,
-            head_dim=d + 2,
+            head_dim=wide,
             heads=1,
             layers=1,
             parameters=weights,
             weight_bytes=8 * weights,
-            literal_bytes=size * (weights + 2 * n * g + n * (2 * d + 3)),
+            literal_bytes=size * (weights + 2 * n * g + n * (2 * d + 2 + o)),
             fused_bytes=size * 2 * min(n * g, 1 << 22),
-            literal_flops=2 * n * g * (d + 3),
+            literal_flops=2 * n * g * (d + 2 + o),
             fused_flops=2 * n * d + 8 * n * g,
         )
 
     def _config(self) -> dict[str, Any]:
+        further = [
+            {"values": it.values.tolist(), "error": it.error, "regime": it.regime}
+            for it in self.tables[1:]
+        ]
         return {
             "a": self.a.double().tolist(),
             "b": self.b,
@@ -217,12 +311,59 @@ class HopfieldMap(Emulator):
             "regime": self.regime,
             "backend": self.backend,
             "dtype": str(self.dtype).removeprefix("torch."),
+            **({} if self._read_out is not None else {"components": further}),
         }
 
     @classmethod
     def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
         options = {**arguments, "dtype": getattr(torch, arguments["dtype"])}
-        return cls(lost if f is None else f, interpolant=it, kinks=(), **options)
+        further = options.pop("components", None)
+        if further is None:
+            return cls(lost if f is None else f, interpolant=it, kinks=(), **options)
+        tables = [it]
+        for kept in further:
+            values = torch.tensor(kept["values"], dtype=torch.float64)
+            tables.append(Interpolant(it.grid, it.sharpness, values, kept["regime"], kept["error"]))
+        return cls([lost] * len(tables) if f is None else f, interpolant=tables, kinks=(),
+                   **options)  # fmt: skip
+
+    @classmethod
+    def _tabled(cls, f: Any, it: Interpolant) -> Any:
+        return f[0] if isinstance(f, Sequence) else f
+
+
+def _column(f: ScalarFunction, keys: Interpolant) -> Interpolant:
+    """Another function on the tokens of a table, its values fitted there.
+
+    A line keeps its own values on tokens that were made for lines alone: others are too sharp.
+    """
+    if keys.regime == "spectral":
+        return on_grid(f, keys.grid, keys.sharpness, "fitted")
+    return on_grid(replace(f, affine=None), keys.grid, keys.sharpness, keys.regime)
+
+
+def _guarded(it: Interpolant) -> Interpolant | None:
+    """The keys with as many tokens beyond the ends as carry any smooth function there."""
+    grid = it.grid
+    if it.regime == "hard" or not isinstance(grid, Grid) or grid.guards >= _GUARDS:
+        return None
+    return replace(it, grid=replace(grid, guards=_GUARDS))
+
+
+def _alike(tables: Sequence[Interpolant], count: int) -> Sequence[Interpolant]:
+    """Tables that are handed in: one for each component, on the same tokens."""
+    if len(tables) != count:
+        raise ShapeError(f"f has {count} components and {len(tables)} tables were given")
+    first = tables[0].keys
+    for it in tables[1:]:
+        same = it.tokens == tables[0].tokens and it.grid.center == tables[0].grid.center
+        if not (same and torch.equal(it.keys.slopes, first.slopes)
+                and torch.equal(it.keys.biases, first.biases)):  # fmt: skip
+            raise ProgramError(
+                "the components' tables have different keys; one layer has one table, so fit them "
+                "on the same grid at the same sharpness"
+            )
+    return tables
 
 
 _BETA = 2.0  # of the memories below: a power of two, so that dividing keys by it is exact
@@ -242,7 +383,7 @@ def _stored(layout: LookUpLayout) -> Design:
 
 def _memory(layout: LookUpLayout, dtype: torch.dtype) -> FrozenNetwork:
     layer = hopfield(_stored(layout), _BETA, stored=layout.samples * layout.tokens)
-    return FrozenNetwork([layout.embedding(), layer], layout.raw).to(dtype)
+    return layout.network([layout.embedding(), layer]).to(dtype)
 
 
 class HopfieldResidual(ResidualMap):

@@ -77,7 +77,10 @@ class LinearLayer(RowEmulator):
         return x.double() @ theta.double().mT
 
     def _build_network(self) -> FrozenNetwork:
-        return FrozenNetwork([self.layer.build()], self.layer.features, [self.interpolant])
+        layer = self.layer
+        return FrozenNetwork(
+            [layer.build()], layer.features, [self.interpolant], formulas=[layer.formula]
+        )
 
     @property
     def design(self) -> Design:

@@ -211,7 +211,9 @@ class MLP(InGraph):
         return str(self.layers[0].backend)
 
     def _bind(self) -> list[Backend]:
-        return [bind(network, self.backend) for network in self.networks]
+        first = self.layers[0]
+        assert isinstance(first, LinearLayer)
+        return [bind(network, first.binding) for network in self.networks]
 
     def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
         first = self.layers[0]

@@ -49,6 +49,7 @@ from iceform.heads.head import Pair
 from iceform.paper.base import Emulator, Plan
 from iceform.paper.selection import choose
 from iceform.run import primitives, rounding_of
+from iceform.run.formulas import RampLookUps, RowLookUps
 from iceform.tables import Grid, Interpolant, RoundingModel
 from iceform.tables.local import rounding_on
 from iceform.validation import (
@@ -145,11 +146,27 @@ class RowLayer:
 
         if self.encoding == "rows":
             return torch.cat([padded(x), *map(padded, weights)], -1)
-        ramp = torch.zeros(count, 1, dtype=x.dtype, device=x.device)
-        ramp[: self.table.tokens, 0] = (self._grid.offsets / self._grid.spacing).to(x)
+        ramp = self.ramp.to(x)[:, None]
         flat = [w.expand(*batch, *w.shape[-2:]).flatten(-2)[..., None, :] * ramp for w in weights]
         position = torch.eye(count, dtype=x.dtype, device=x.device).expand(*batch, count, count)
         return torch.cat([padded(x), *flat, position], -1)
+
+    @property
+    def formula(self) -> RowLookUps | RampLookUps:
+        """What the layer computes: the rows' products with x, looked up."""
+        at = self.features
+        if self.encoding == "rows":
+            rows = tuple((at[name], count) for name, count in self.looked.sizes)
+            return RowLookUps(at["x"], self.samples, rows, self.table)
+        rows_at = slice(at["x"].stop, at["position"].start)
+        return RampLookUps(at["x"], self.samples, rows_at, at["position"], self.ramp, (self.table,))
+
+    @property
+    def ramp(self) -> Tensor:
+        """Of an embedding's tokens, counted from the middle of the grid; 0 beyond it."""
+        ramp = torch.zeros(self.tokens, dtype=torch.float64)
+        ramp[: self.table.tokens] = self._grid.offsets / self._grid.spacing
+        return ramp
 
     def build(self) -> SoftmaxAttention:
         """The literal weights, float64."""

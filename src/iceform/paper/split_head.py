@@ -16,6 +16,7 @@ target, and the second layer's blocks are in the proof's order.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Unpack
 
@@ -28,6 +29,7 @@ from iceform.paper.attention_head import AttentionHead
 from iceform.paper.base import Plan
 from iceform.paper.rows import Entries, RowOptions
 from iceform.paper.truncated_linear import TruncatedLinear
+from iceform.run.formulas import RampLookUps
 from iceform.tables import Interpolant
 from iceform.validation import check_size, unit_roundoff
 
@@ -115,7 +117,12 @@ class SplitAttentionHead(AttentionHead):
     def _build_network(self) -> FrozenNetwork:
         readout = torch.eye(self.samples, dtype=torch.float64)
         layers = [attention(self._first_design, 0, readout, shared="q"), self._second()]
-        return FrozenNetwork(layers, self.layer.features, self.line.tables)
+        first = self.layer.formula
+        assert isinstance(first, RampLookUps)
+        first = replace(first, tables=tuple(self.line.tables))
+        return FrozenNetwork(
+            layers, self.layer.features, self.line.tables, formulas=(first, self._attends)
+        )
 
     @property
     def _first_design(self) -> Design:

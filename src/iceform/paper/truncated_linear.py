@@ -37,6 +37,7 @@ from iceform.errors import BoundError, PrecisionError, ProgramError
 from iceform.heads import Design, Features, FrozenNetwork, Head, Move, Prompt, Row, attention, rows
 from iceform.paper.base import Emulator, Plan
 from iceform.run import rounding_of
+from iceform.run.formulas import RampLookUps
 from iceform.tables import Grid, Interpolant, bounds
 from iceform.tables.local import intervals, local_weights
 from iceform.tables.posterior import largest, taylor
@@ -330,9 +331,7 @@ class TruncatedLinear(Emulator):
         tokens[..., : self.samples, self.features["x"]] = x
         tokens[..., self.features["one"]] = 1.0
         line = torch.cat([w.expand(*batch, self.dim), t.expand(batch)[..., None]], -1)
-        ramp = x.new_zeros(count)
-        ramp[: self.split.tokens] = self.split.offsets.to(x)
-        tokens[..., self.features["ramp"]] = line[..., None, :] * ramp[:, None]
+        tokens[..., self.features["ramp"]] = line[..., None, :] * self._ramp.to(x)[:, None]
         tokens[..., self.features["position"]] = torch.eye(count).to(x)
         roles = [f"x {i}" if i < self.samples else "padding" for i in range(count)]
         return Prompt(tokens, self.features, tuple(f"{r}, point {i}" for i, r in enumerate(roles)))
@@ -340,7 +339,17 @@ class TruncatedLinear(Emulator):
     def _build_network(self) -> FrozenNetwork:
         readout = torch.eye(self._count, self.samples, dtype=torch.float64)
         layer = attention(self.design, 0, readout, shared="q")
-        return FrozenNetwork([layer], self.features, self.tables)
+        at = self.features
+        line = RampLookUps(
+            slice(at["x"].start, at["one"].stop), self.samples, at["ramp"], at["position"],
+            self._ramp, tuple(self.tables),
+        )  # fmt: skip
+        return FrozenNetwork([layer], at, self.tables, formulas=[line])
+
+    @property
+    def _ramp(self) -> Tensor:
+        """Of the tokens, counted from the middle of a head's points; padding carries none."""
+        return torch.nn.functional.pad(self.split.offsets, (0, self._count - self.split.tokens))
 
     @property
     def design(self) -> Design:

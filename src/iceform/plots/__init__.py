@@ -7,6 +7,7 @@ touches pyplot or a display. ``python -m iceform.plots FOLDER`` writes the READM
 from iceform.plots.attention_maps import attention
 from iceform.plots.descents import trajectories
 from iceform.plots.error_study import ErrorCurve, error_against_tokens, error_curves
+from iceform.plots.lab_tables import lab_table
 from iceform.plots.lookups import lookup_weights
 from iceform.plots.margin_bars import margins
 from iceform.plots.memory_maps import memory
@@ -22,6 +23,7 @@ __all__ = [
     "error_against_tokens",
     "error_curves",
     "features",
+    "lab_table",
     "lookup_weights",
     "margins",
     "memory",

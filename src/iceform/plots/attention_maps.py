@@ -20,7 +20,7 @@ from iceform.plots.axes import (
     token_groups,
     without_frame,
 )
-from iceform.plots.themes import LIGHT, Theme
+from iceform.plots.themes import LIGHT, PAD, WIDTH, Theme
 
 _DECADES = 30  # of attention that a heat map tells apart
 
@@ -44,7 +44,7 @@ def attention(
     layer = single(source if isinstance(source, LayerTrace) else source.trace(*inputs)["layers.1"])
     with theme.applied():
         tall = 4.2 if isinstance(source, LayerTrace) else 3.5
-        figure = Figure(figsize=(6.2, tall), layout="constrained")
+        figure = Figure(figsize=(WIDTH, tall), layout="constrained")
         axes = figure.subplots()
         draw = _weights if layer.own is None else _decades
         draw(axes, layer, head, theme)
@@ -66,7 +66,7 @@ def _decades(axes: Axes, layer: LayerTrace, head: int, theme: Theme) -> None:
         decades.numpy(), cmap=theme.colormap, vmin=-_DECADES, vmax=0,
         aspect="auto", interpolation="nearest",
     )  # fmt: skip
-    bar = axes.figure.colorbar(image, ax=axes, label="attention weight", pad=0.02, extend="min")
+    bar = axes.figure.colorbar(image, ax=axes, label="attention weight", pad=PAD, extend="min")
     ticks = range(-_DECADES, 1, 10)
     bar.set_ticks(list(ticks), labels=[power_of_ten(t) for t in ticks])
 
@@ -78,7 +78,7 @@ def _weights(axes: Axes, layer: LayerTrace, head: int, theme: Theme) -> None:
         weights.numpy(), cmap=theme.colormap, norm=PowerNorm(0.5, 0, 1),
         aspect="auto", interpolation="nearest",
     )  # fmt: skip
-    axes.figure.colorbar(image, ax=axes, label="attention weight", pad=0.02)
+    axes.figure.colorbar(image, ax=axes, label="attention weight", pad=PAD)
 
 
 def _margin_title(frozen: float, layer: LayerTrace) -> str:

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from iceform.plots.axes import positive
-from iceform.plots.themes import LIGHT, Theme
+from iceform.plots.themes import LIGHT, THIN, WIDTH, Theme
 
 
 def trajectories(
@@ -28,7 +28,7 @@ def trajectories(
     passes = range(len(emulated))
     gap = (emulated - exact).abs().amax(-1)[1:].tolist()
     with theme.applied():
-        figure = Figure(figsize=(6.2, 5.4), layout="constrained")
+        figure = Figure(figsize=(WIDTH, 5.4), layout="constrained")
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
         for j in range(emulated.shape[-1]):
             colour = theme.lines[j % len(theme.lines)]
@@ -36,7 +36,7 @@ def trajectories(
             above.plot(passes, emulated[:, j].tolist(), "o", color=colour, ms=3.2)
         above.set_ylabel("coefficients")
         above.set_title("exact (lines) and by frozen attention (dots)", loc="left")
-        below.semilogy(passes[1:], certified, "--", color=theme.hard, lw=1.3, label="certified")
+        below.semilogy(passes[1:], certified, "--", color=theme.hard, lw=THIN, label="certified")
         below.semilogy(passes[1:], positive(gap), "o-", color=theme.spectral, ms=3.2,
                        lw=1.2, label="measured")  # fmt: skip
         below.set_ylabel("largest difference")

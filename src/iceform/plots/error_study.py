@@ -14,7 +14,7 @@ from torch import Tensor
 
 from iceform.certificates import weakest
 from iceform.plots.axes import TINY, positive
-from iceform.plots.themes import LIGHT, Theme
+from iceform.plots.themes import LIGHT, THIN, WIDTH, Theme
 from iceform.tables import Interpolant
 
 TOKENS = (17, 25, 33, 49, 65, 97, 129)  # grid sizes of the standard study
@@ -74,11 +74,11 @@ def error_against_tokens(
         LIGHT or DARK.
     """
     with theme.applied():
-        figure = Figure(figsize=(6.2, 4.3), layout="constrained")
+        figure = Figure(figsize=(WIDTH, 4.3), layout="constrained")
         axes = figure.subplots()
         for curve in curves:
             colour = theme.hard if curve.regime == "hard" else theme.spectral
-            axes.loglog(curve.tokens, positive(curve.certified), "--", color=colour, lw=1.3)
+            axes.loglog(curve.tokens, positive(curve.certified), "--", color=colour, lw=THIN)
             axes.loglog(curve.tokens, positive(curve.measured), "o-", color=colour)
         _one_over_p(axes, curves[0], theme)
         _label_regimes(axes, curves, theme)
@@ -123,5 +123,5 @@ def _line_styles(theme: Theme, kind: str) -> list[Line2D]:
     bound = "certified" if kind == "proven" else kind
     return [
         Line2D([], [], color=theme.ink, marker="o", label="measured"),
-        Line2D([], [], color=theme.ink, ls="--", lw=1.3, label=bound),
+        Line2D([], [], color=theme.ink, ls="--", lw=THIN, label=bound),
     ]

@@ -10,7 +10,7 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from iceform.plots.themes import LIGHT, Theme
+from iceform.plots.themes import LIGHT, PAD, WIDTH, Theme
 from iceform.tables import Interpolant
 
 
@@ -37,7 +37,7 @@ def lookup_weights(
     """
     z = torch.linspace(*span, 481, dtype=torch.float64)
     with theme.applied():
-        figure = Figure(figsize=(6.2, 5.0), layout="constrained")
+        figure = Figure(figsize=(WIDTH, 5.0), layout="constrained")
         grid = figure.subplots(2, 2, sharex=True, sharey="row", height_ratios=(3, 2))
         tables = (("hard", hard, theme.hard), ("spectral", spectral, theme.spectral))
         for column, (name, it, colour) in enumerate(tables):
@@ -47,7 +47,7 @@ def lookup_weights(
         grid[0, 0].set_ylabel("where the token sits")
         grid[1, 0].set_ylabel("what is read off")
         mappable = grid[0, 0].collections[0]
-        figure.colorbar(mappable, ax=list(grid[0]), label="attention weight", pad=0.02)
+        figure.colorbar(mappable, ax=list(grid[0]), label="attention weight", pad=PAD)
     return figure
 
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from iceform.heads import LayerTrace, Trace
 from iceform.plots.axes import asked_queries, name_axis, power_of_ten, single, without_frame
-from iceform.plots.themes import LIGHT, Theme
+from iceform.plots.themes import LIGHT, THIN, WIDTH, Theme
 
 _LEAKS = 5  # powers of ten that an axis of leaks has room for
 _VANISHES = 1075 * math.log(2)  # e^-m is 0 in float64 beyond: half of the smallest number
@@ -31,7 +31,7 @@ def margins(trace: Trace | LayerTrace, *, theme: Theme = LIGHT) -> Figure:
     layers = [trace] if isinstance(trace, LayerTrace) else [x for x in trace if x.labels]
     layers = [single(layer) for layer in layers]
     with theme.applied():
-        figure = Figure(figsize=(6.2, 0.6 + 2.8 * len(layers)), layout="constrained")
+        figure = Figure(figsize=(WIDTH, 0.6 + 2.8 * len(layers)), layout="constrained")
         panels = figure.subplots(len(layers), 1, squeeze=False)[:, 0]
         for axes, layer in zip(panels, layers, strict=True):
             _margin_panel(axes, layer, theme)
@@ -68,7 +68,7 @@ def _margin_panel(axes: Axes, layer: LayerTrace, theme: Theme) -> None:
 
 def _line(axes: Axes, at: float, text: str, theme: Theme) -> None:
     """A margin that means something."""
-    axes.axhline(at, color=theme.hard, ls="--", lw=1.3)
+    axes.axhline(at, color=theme.hard, ls="--", lw=THIN)
     axes.annotate(text, (0, at), (0, -3), textcoords="offset points", va="top",
                   color=theme.hard, fontsize=9)  # fmt: skip
 
@@ -95,4 +95,4 @@ def _leak_axis(axes: Axes, layer: LayerTrace) -> bool:
 
 def _margin_of(power: int, rivals: int) -> float:
     """The margin over ``rivals`` scores at which 10^-power is lost: rivals e^-m / (1 + ...)."""
-    return math.log(max(rivals, 1)) + power * math.log(10) + math.log1p(-(10.0**-power))
+    return math.log(max(rivals, 1)) + power * math.log(10) + math.log1p(-(10**-power))

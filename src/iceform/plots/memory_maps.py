@@ -97,7 +97,7 @@ def _values(axes: Axes, values: Tensor, theme: Theme) -> None:
     """Logarithmic in either sign: orange below zero, blue above."""
     shown = values.detach().cpu().double()
     largest = float(shown.abs().max()) or 1.0
-    least = 10.0 ** (math.floor(math.log10(largest)) - _DECADES + 1)
+    least = 10 ** (math.floor(math.log10(largest)) - _DECADES + 1)
     norm = SymLogNorm(min(least, largest), vmin=-largest, vmax=largest)
     mesh = axes.imshow(
         shown.numpy(), aspect="auto", cmap=theme.signed, norm=norm, interpolation="nearest"

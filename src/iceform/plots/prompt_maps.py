@@ -14,7 +14,7 @@ from torch import Tensor
 
 from iceform.heads import HIDDEN, LookUps, Prompt
 from iceform.plots.axes import name_axis, power_of_ten, token_groups, where_single, without_frame
-from iceform.plots.themes import LIGHT, Theme
+from iceform.plots.themes import LIGHT, PAD, WIDTH, Theme
 
 _SIGNED_DECADES = 4  # of either sign that a prompt's picture tells apart; smaller is linear
 _COLUMNS = 14  # names of features that fit side by side
@@ -39,7 +39,7 @@ def features(prompt: Prompt | LookUps, *, theme: Theme = LIGHT) -> Figure:
     # Blocks of few features among many are drawn wide enough to be named.
     blocks = [(name, max(size, count / _COLUMNS)) for name, size in prompt.features.sizes]
     with theme.applied():
-        figure = Figure(figsize=(6.2, 5.0), layout="constrained")
+        figure = Figure(figsize=(WIDTH, 5.0), layout="constrained")
         axes = figure.subplots()
         edges = _edges(prompt.features.sizes, blocks)
         _signed_map(axes, values, edges, theme)
@@ -62,14 +62,14 @@ def _signed_map(axes: Axes, values: Tensor, edges: Sequence[float], theme: Theme
     values = values.masked_fill(values == -HIDDEN, math.nan)
     largest = float(values.nan_to_num().abs().max()) or 1.0
     top = math.floor(math.log10(largest))
-    norm = SymLogNorm(10.0 ** (top - _SIGNED_DECADES), vmin=-largest, vmax=largest)
+    norm = SymLogNorm(10 ** (top - _SIGNED_DECADES), vmin=-largest, vmax=largest)
     rows = [i - 0.5 for i in range(len(values) + 1)]
     mesh = axes.pcolormesh(edges, rows, values.numpy(), cmap=theme.signed, norm=norm)
     axes.invert_yaxis()
-    bar = axes.figure.colorbar(mesh, ax=axes, label="value", pad=0.02)
+    bar = axes.figure.colorbar(mesh, ax=axes, label="value", pad=PAD)
     powers = range(top, top - _SIGNED_DECADES, -2)
-    ticks = [(-(10.0**p), f"−{power_of_ten(p)}") for p in powers] + [(0.0, "0")]
-    ticks += [(10.0**p, power_of_ten(p)) for p in powers]
+    ticks = [(-(10**p), f"−{power_of_ten(p)}") for p in powers] + [(0.0, "0")]
+    ticks += [(10**p, power_of_ten(p)) for p in powers]
     bar.set_ticks([at for at, _ in ticks], labels=[text for _, text in ticks])
     bar.minorticks_off()
 

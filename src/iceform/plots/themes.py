@@ -11,6 +11,9 @@ import matplotlib
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
+WIDTH = 6.2  # inches of a figure: a column of text
+THIN = 1.3  # points of lines that stand beside others: bounds
+PAD = 0.02  # of the axes, between them and their colour bar
 _DPI = 160
 
 

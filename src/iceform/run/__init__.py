@@ -1,8 +1,9 @@
 """How a forward pass is evaluated.
 
-``literal`` multiplies the matrices with the tokens: it is the definition. ``fused`` takes its
-numbers out of both (of look-ups it never holds more than a chunk of tokens) and agrees with it to
-rounding; ``triton`` does the same by its own GPU kernels.
+``literal`` multiplies the matrices with the tokens: it is the definition. ``fused`` computes what
+the matrices' design says (of look-ups it never holds more than a chunk of tokens) and agrees with
+it to rounding; it runs if and only if the weights are the design's. ``triton`` does the same by its
+own GPU kernels.
 """
 
 from iceform.run.base import (
@@ -13,6 +14,7 @@ from iceform.run.base import (
     Rounding,
     TritonBackend,
     bind,
+    other_weights,
     resolve,
     rounding_of,
 )
@@ -25,6 +27,7 @@ __all__ = [
     "Rounding",
     "TritonBackend",
     "bind",
+    "other_weights",
     "resolve",
     "rounding_of",
 ]

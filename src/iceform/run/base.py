@@ -1,16 +1,15 @@
 """Backend: how the forward pass of a frozen network is evaluated.
 
-A backend is made from a network, and everything that it computes with comes out of that network's
-matrices and a prompt's tokens. :class:`LiteralBackend` multiplies them: it is the definition.
-Others may use what they recognise in the matrices, and refuse a network in which they do not.
-:class:`AblatedBackend`, which cannot be asked for by name, is what a run would return if attention
-did nothing.
+A backend is made from a network. :class:`LiteralBackend` multiplies its matrices with a prompt's
+tokens: it is the definition. :class:`AblatedBackend`, which cannot be asked for by name, is what a
+run would return if attention did nothing.
 
-:class:`FusedBackend` is what a recognised network computes, without its tokens in memory. What it
-computes with is read from the matrices and the prompt (:mod:`iceform.run.reading`), so another
-valid network or prompt gives that one's answer. Prompts whose tokens are in memory are read layer
-by layer (:mod:`iceform.run.rows`). :class:`TritonBackend` is the same and insists on its GPU
-kernels.
+:class:`FusedBackend` is what the design of a network says that it computes, without its tokens in
+memory: a look-up of every sample, and of prompts in memory a formula for every layer
+(:mod:`iceform.run.formulas`). It runs if and only if every bit of the weights, at the moment of
+the run, is as the design implies. Other weights are multiplied as they are: "auto" takes
+:class:`LiteralBackend` for them, and "fused" refuses. What a prompt holds is read as the data it
+is. :class:`TritonBackend` is the same and insists on its GPU kernels.
 :class:`Rounding` is what a backend declares of its logits, and what certificates follow.
 
 A new backend is one file: subclass :class:`Backend`, give it a ``name`` and its ``rounding``, and
@@ -19,10 +18,10 @@ supply :meth:`Backend.run`.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -30,14 +29,14 @@ from torch import Tensor
 
 from iceform import tuning
 from iceform.arithmetic.units import EXP_UNDERFLOW, gamma
-from iceform.errors import DeviceError, ProgramError
+from iceform.errors import DeviceError, IntegrityError, ProgramError
 from iceform.heads import FrozenNetwork, LookUps, Prompt, SoftmaxAverage, is_checked
 from iceform.heads.lookups import HIDDEN
-from iceform.run import primitives, rows
+from iceform.run import primitives
+from iceform.run.formulas import as_it_stands
 from iceform.run.primitives import SampleMaxima, has_triton
-from iceform.run.reading import Reading, padded, read_layer
 from iceform.run.windowed import sum_block, tell
-from iceform.tables import Interpolant, RoundingModel
+from iceform.tables import GivenGrid, Interpolant, RoundingModel
 from iceform.tables.local import tail_mass
 from iceform.validation import check_choice, full_precision, guard, unit_roundoff
 
@@ -187,7 +186,8 @@ def resolve(name: str) -> str:
     """The backend that ``name`` stands for.
 
     "auto" is "fused", which takes the fastest certified way for the device, dtype and size of
-    every call; "triton" insists on the GPU kernels.
+    every call (:func:`bind` has what it is for other weights than those that were built); "triton"
+    insists on the GPU kernels.
     """
     choice = check_choice("backend", name, ("auto", *Backend.kinds))
     choice = "fused" if choice == "auto" else choice
@@ -196,10 +196,21 @@ def resolve(name: str) -> str:
 
 
 def bind(network: FrozenNetwork, name: str, *, later: bool = False) -> Backend:
-    """The backend of this name on this network, whose weights are checked now or later."""
+    """The backend of this name on this network, whose weights are checked now or later.
+
+    "auto" is "fused" where the weights are those that were built, and "literal" where, inside
+    :func:`iceform.heads.unchecked`, they are others.
+    """
+    if name == "auto":
+        built = network.expected is not None
+        name = "fused" if built and (is_checked() or _is_built(network)) else "literal"
     if name not in Backend.kinds:
         raise DeviceError(f"no backend is called {name!r}; there are {', '.join(Backend.kinds)}")
     return Backend.kinds[name](network, later=later)
+
+
+def _is_built(network: FrozenNetwork) -> bool:
+    return torch.compiler.is_compiling() or network.check() == network.expected
 
 
 class LiteralBackend(Backend):
@@ -228,6 +239,16 @@ class LiteralBackend(Backend):
     def _on(self, tokens: Tensor) -> torch.nn.Module:
         there = all(b.device == tokens.device for b in self.network.buffers())
         return self.network if there else self.network.to(tokens.device)
+
+
+def other_weights(name: str, network: FrozenNetwork, digest: str) -> IntegrityError:
+    """What a backend that computes by a design says of weights that are not the design's."""
+    implied = (network.expected or "none")[:12]
+    return IntegrityError(
+        f"backend={name!r} runs the weights that a design implies: these hash to {digest[:12]}, "
+        f"their design implies {implied}; use backend='auto' or 'literal', which multiply them as "
+        "they are"
+    )
 
 
 class AblatedBackend(Backend):
@@ -261,16 +282,18 @@ def _alike(prompt: SoftmaxAverage) -> Tensor:
 
 
 class FusedBackend(Backend):
-    """The fastest certified way for the device, dtype and size of every call."""
+    """The fastest certified way for the device, dtype and size of every call.
+
+    It computes what the design of a network says, so it runs that design's weights and no others.
+    """
 
     name = "fused"
     rounding = Rounding(literal=False)
 
-    @cached_property
-    def reading(self) -> Reading:
-        """The look-up layer, as read from its matrices."""
-        found: Reading = read_layer(self.network, self.digest)
-        return found
+    def __init__(self, network: FrozenNetwork, *, later: bool = False) -> None:
+        super().__init__(network, later=later)
+        if self.digest is not None and self.digest != network.expected:
+            raise other_weights(self.name, network, self.digest)
 
     def run(self, prompt: Prompt | LookUps | SoftmaxAverage) -> Tensor:
         if isinstance(prompt, LookUps):
@@ -281,48 +304,56 @@ class FusedBackend(Backend):
         return last
 
     def stream(self, prompt: Prompt) -> Iterator[Tensor]:
-        return rows.stream(self.network, self.digest, prompt, self.name)
+        tokens = prompt.tokens
+        for layer, formula in zip(self.network.layers, self.network.formulas, strict=True):
+            if formula is None:
+                tokens = as_it_stands(layer, tokens)
+            else:
+                tokens = formula(layer, tokens, self.name)
+            yield tokens
 
     def _look_up(self, prompt: LookUps) -> Tensor:
-        count = prompt.count
-        prompt = prompt if self.reading.readout is None else prompt.filled()
-        looked = self._looked(prompt)
-        looked = prompt.weighed(looked)[..., None]
-        x = prompt.x.to(looked.dtype)
-        row = looked * x
+        looked = prompt.weighed(self._looked(prompt))[..., None]
+        row = looked * prompt.x.to(looked.dtype)
         if prompt.keep:
             row = row + prompt.keep * prompt.w[..., None, :]
-        out = torch.cat([row, looked.expand(*row.shape[:-1], 1)], -1)
-        return out if self.reading.plain else self._read(out, prompt)[..., :count, :]
+        return torch.cat([row, looked.expand(*row.shape[:-1], 1)], -1)
 
     def _looked(self, prompt: LookUps) -> Tensor:
-        table = self.reading.table(prompt)
-        return primitives.interpolate(self.reading.residuals(prompt), table, self.name)
+        return primitives.interpolate(prompt.residuals(), self._table(prompt), self.name)
 
-    def _read(self, out: Tensor, prompt: LookUps) -> Tensor:
-        """Rows as other values or another readout make them."""
-        reading, m = self.reading, prompt.layout.samples
-        width = prompt.layout.dim - prompt.x.shape[-1]
-        if reading.values is not None:
-            full = torch.cat(
-                [out[..., :-1], out.new_zeros(*out.shape[:-1], width), out[..., -1:]], -1
+    def _table(self, prompt: LookUps) -> Interpolant:
+        """The table that the prompt's tokens hold: the one it was written from, or another."""
+        self._check_layout(prompt)
+        written = prompt.table
+        pairs = (
+            (prompt.slopes, written.keys.slopes),
+            (prompt.biases, written.keys.biases),
+            (prompt.values, written.values),
+        )
+        if all(a is b or torch.equal(a, b) for a, b in pairs):
+            return written
+        grid = GivenGrid(-math.inf, math.inf, written.grid.center, prompt.slopes, prompt.biases)
+        return Interpolant(grid, 0.0, prompt.values, "given", math.inf)  # type: ignore[arg-type]
+
+    def _check_layout(self, prompt: LookUps | SoftmaxAverage) -> None:
+        """Refuse prompts for a layer that this network has not, or has with a margin that leaks."""
+        if prompt.layout != self.network.layout:
+            raise IntegrityError(
+                f"backend={self.name!r} computes look-ups where the network is their layer: the "
+                f"prompt is for {prompt.layout}, the network for {self.network.layout}; use "
+                "backend='literal'"
             )
-            full = full @ reading.values.to(out).mT
-            out = torch.cat([full[..., : prompt.x.shape[-1]], full[..., -1:]], -1)
-        if reading.readout is not None:
-            blocks = out.unflatten(-2, (-1, m))
-            out = (reading.readout.to(out).mT @ blocks).flatten(-3, -2)
-        return out
 
     def total(self, prompt: LookUps, watch: SampleMaxima | None = None) -> Tensor:
-        if not self.reading.plain or prompt.factors is not None:
+        if prompt.factors is not None:
             return super().total(prompt, watch)
         return self._summed(prompt, watch, (prompt.gain, prompt.count * prompt.keep), torch.float64)
 
     def mean(
         self, prompt: LookUps, watch: SampleMaxima | None = None, dtype: torch.dtype = torch.float64
     ) -> Tensor:
-        if not self.reading.plain or prompt.factors is not None:
+        if prompt.factors is not None:
             return super().mean(prompt, watch, dtype)
         return self._summed(prompt, watch, (prompt.gain / prompt.count, prompt.keep), dtype)
 
@@ -333,58 +364,32 @@ class FusedBackend(Backend):
         mix: tuple[float, float],
         dtype: torch.dtype,
     ) -> Tensor:
-        table = self.reading.table(prompt)
         x, y, w, offsets = prompt.x, prompt.y, prompt.w, prompt.offsets
+        table = self._table(prompt)
         return primitives.residual_sum(x, y, w, table, offsets, self.name, watch, mix, dtype)
 
     def count(self, prompt: LookUps) -> Tensor:
-        if not self.reading.plain:
-            return super().count(prompt)
-
         def counted(part: LookUps) -> Tensor:
             return part.weighed(self._looked(part)).double().sum(-1, keepdim=True)
 
         return self._added(prompt, counted)[..., 0]
 
     def _average(self, prompt: SoftmaxAverage) -> Tensor:
-        if self.reading.free_readout is not None:
-            return self._mixed(prompt)
+        self._check_layout(prompt)
         at_once = max(1, tuning.BACKEND_LOGITS // max(1, len(prompt.keys)))
         starts = range(0, len(prompt.points), at_once)
-        parts = [self._averages(prompt.part(slice(i, i + at_once))) for i in starts]
+        parts = [_averages(prompt.part(slice(i, i + at_once))) for i in starts]
         return torch.cat(parts) if parts else prompt.values[:0]
 
-    def _averages(self, prompt: SoftmaxAverage) -> Tensor:
-        """Every point's own average."""
-        reading, points, keys = self.reading, prompt.points, prompt.keys
-        if reading.free is not None:
-            points = padded(points, len(reading.free)) @ reading.free.to(points)
-        if reading.free_shift is not None:
-            points = padded(points, len(reading.free_shift)) + reading.free_shift.to(points)
-        biases = reading.free_bias * prompt.biases
-        logits = torch.addmm(biases, points, padded(keys, points.shape[1]).mT)
-        if prompt.seen is not None:
-            logits.sub_((~prompt.seen).to(logits).mul_(reading.free_bias * HIDDEN))
-        few = _few(logits, prompt.values) if prompt.seen is not None else None
-        out = torch.softmax(logits, -1) @ prompt.values if few is None else few
-        if reading.values is None:
-            return out
-        wide = padded(out, len(reading.values)) @ reading.values.to(out).mT
-        return wide[:, : prompt.values.shape[1]]
 
-    def _mixed(self, prompt: SoftmaxAverage) -> Tensor:
-        """What a readout that mixes free queries makes of them, those that ask nothing too."""
-        assert self.reading.free_readout is not None
-        m, each = prompt.layout.samples, prompt.sharing
-        short = prompt.prompts * each - len(prompt.points)
-        points = torch.nn.functional.pad(prompt.points, (0, 0, 0, short)).unflatten(0, (-1, each))
-        points = torch.nn.functional.pad(points, (0, 0, 0, m - each)).flatten(0, 1)
-        own, seen = prompt.biases, prompt.seen
-        own = own.repeat_interleave(m, 0) if own.ndim == 2 else own
-        seen = None if seen is None else seen.repeat_interleave(m, 0)
-        rows = self._averages(replace(prompt, points=points, biases=own, seen=seen))
-        mixed: Tensor = self.reading.free_readout.to(rows).mT @ rows.unflatten(0, (-1, m))
-        return mixed[:, :each].flatten(0, 1)[: len(prompt.points)]
+def _averages(prompt: SoftmaxAverage) -> Tensor:
+    """Every point's own average."""
+    logits = torch.addmm(prompt.biases, prompt.points, prompt.keys.mT)
+    if prompt.seen is None:
+        return torch.softmax(logits, -1) @ prompt.values
+    logits.sub_((~prompt.seen).to(logits).mul_(HIDDEN))
+    few = _few(logits, prompt.values)
+    return torch.softmax(logits, -1) @ prompt.values if few is None else few
 
 
 def _few(logits: Tensor, values: Tensor) -> Tensor | None:

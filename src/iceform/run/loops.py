@@ -1,4 +1,4 @@
-"""Whole loops of passes that do not wait for the host: one pass captured, then replayed.
+"""What is captured once as a CUDA graph, then replayed: whole loops that do not wait for the host.
 
 A pass reads its step size from the device, so the same CUDA graph serves every pass; what the
 host would have checked after each of them is gathered on the device and looked at once.
@@ -7,6 +7,7 @@ host would have checked after each of them is gathered on the device and looked 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -14,6 +15,27 @@ from torch import Tensor
 from iceform.run.primitives import own_kernels
 
 Sums = Callable[[Tensor], Tensor]
+T = TypeVar("T")
+
+
+def record(body: Callable[[], T]) -> tuple[T, Callable[[], None]]:
+    """What a body returns, captured as a CUDA graph, and how to do it again in the same places.
+
+    The body has run before (:func:`rehearse`), and takes no decision on the host.
+    """
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        found = body()
+    return found, graph.replay
+
+
+def rehearse(body: Callable[[], object], device: torch.device) -> None:
+    """Compile kernels and find memory before a capture, on a stream of its own."""
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        body()
+    torch.cuda.current_stream(device).wait_stream(stream)
 
 
 def repeat(step: Callable[[], None], times: int, device: torch.device) -> None:
@@ -25,17 +47,10 @@ def repeat(step: Callable[[], None], times: int, device: torch.device) -> None:
         for _ in range(times):
             step()
         return
-    # Kernels are compiled and memory is found before the capture, on a stream of its own.
-    stream = torch.cuda.Stream(device)
-    stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream):
-        step()
-    torch.cuda.current_stream(device).wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
+    rehearse(step, device)
+    _, replay = record(step)
     for _ in range(times - 1):
-        graph.replay()
+        replay()
 
 
 def descend(

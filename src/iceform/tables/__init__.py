@@ -5,9 +5,11 @@ from iceform.tables.interpolant import GivenGrid, GradedGrid, Grid, Interpolant,
 from iceform.tables.local import RoundingModel
 from iceform.tables.posterior import posterior_error, raised
 from iceform.tables.regimes import MOST_HARD_CELLS, on_grid
+from iceform.tables.storage import SHIPPED
 
 __all__ = [
     "MOST_HARD_CELLS",
+    "SHIPPED",
     "GivenGrid",
     "GradedGrid",
     "Grid",

@@ -184,17 +184,6 @@ def hard_identity_error(c: float, spacing: float) -> float:
     return spacing / 2
 
 
-def third_derivative(
-    c: float, guards: int, cells: int, spacing: float, oscillation: float
-) -> float:
-    """D3, a bound of |A'''| on [a, b] for any values of the given oscillation max v - min v."""
-    second = second_moment(c, guards, cells)
-    fourth = fourth_moment(c, guards, cells)
-    bias = linear_reproduction(c, guards, cells)
-    spread = math.pow(math.pow(fourth, 0.25) + bias, 3) + 1.5 * math.pow(second, 1.5)
-    return 8 * (c / spacing) ** 3 * oscillation * spread
-
-
 def total_variation(delta: float) -> float:
     """Half the 1-norm by which a softmax moves when each logit moves by at most delta. Sharp."""
     return math.tanh(delta / 2)

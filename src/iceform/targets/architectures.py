@@ -6,7 +6,6 @@ zero; every norm is the identity (``rounding``).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +19,7 @@ from iceform.targets.rounding import KernelRounding
 from iceform.validation import check_capacity
 
 Tensors = dict[str, Tensor]
+ROPE_THETA = 500_000.0  # of a Llama whose positions are used, as Llama 3 has it
 _MAPS = 8  # of a layer: queries, keys, values, outputs, and once more while they are laid out
 
 
@@ -64,7 +64,7 @@ class Architecture:
         try:
             check_capacity(
                 f"a {self.name} of {layers} layers, {design.hidden} wide",
-                _MAPS * layers * design.hidden**2 * torch.float64.itemsize,
+                _MAPS * layers * design.hidden * design.inner * torch.float64.itemsize,
                 torch.device("cpu"),
                 fix or "take fewer features or fewer steps",
             )
@@ -266,7 +266,7 @@ def _llama_config(design: Design, positions: int) -> dict[str, Any]:
 
 def _llama_tensors(design: Design, positions: int) -> Tensors:
     h = design.hidden
-    one = _zeros(h) + math.sqrt(design.norm)
+    one = _zeros(h) + design.norm_weight
     out = {"embed_tokens.weight": _zeros(1, h), "norm.weight": one}
     for number in range(len(design.unrolled)):
         maps, biases = _weights(design, number)
@@ -278,6 +278,24 @@ def _llama_tensors(design: Design, positions: int) -> Tensors:
         out[at + "mlp.down_proj.weight"] = _zeros(h, 1)
         out[at + "input_layernorm.weight"] = out[at + "post_attention_layernorm.weight"] = one
     return {name: tensor.clone() for name, tensor in out.items()}
+
+
+def _llama_with_ids(design: Design, words: Vocabulary) -> tuple[dict[str, Any], Tensors]:
+    """LlamaForCausalLM without biases, turning by ROPE_THETA; positions have no features."""
+    positions = len(words.positions)
+    config = {
+        **_llama_config(design, positions),
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": len(words),
+        "rope_parameters": {"rope_type": "default", "rope_theta": ROPE_THETA},
+        "attention_bias": False,
+        "tie_word_embeddings": False,
+        "use_cache": True,
+    }
+    held = _llama_tensors(design, positions)
+    tensors = {f"model.{name}": t for name, t in held.items() if not name.endswith(".bias")}
+    tensors["model.embed_tokens.weight"] = design.embedded(words.tokens)
+    return config, {**tensors, "lm_head.weight": design.readout(words.scores)}
 
 
 _WORD = "[feature]"
@@ -304,6 +322,7 @@ _KNOWN = (
         (torch.float32,),
         _llama_config,
         _llama_tensors,
+        _llama_with_ids,
         tokenizer=_ONE_WORD,
     ),
 )

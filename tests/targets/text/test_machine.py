@@ -259,9 +259,34 @@ def test_other_dtypes_and_other_weights_are_refused(small):
 
 
 @pytest.mark.parametrize(
+    ("where", "setting", "value"),
+    [("config", "layer_norm_epsilon", 1e-3), ("generation_config", "repetition_penalty", 2.0),
+     ("generation_config", "max_new_tokens", 2), ("generation_config", "do_sample", True)],
+)  # fmt: skip
+def test_a_network_with_other_settings_is_refused(small, network, where, setting, value):
+    """The weights are right, and the run would not be."""
+    held = getattr(network, where)
+    before = getattr(held, setting)
+    setattr(held, setting, value)
+    try:
+        with pytest.raises(ice.errors.IntegrityError, match=setting):
+            small.run("1: c = 7 goto end", network=network)
+    finally:
+        setattr(held, setting, before)
+
+
+@pytest.mark.parametrize("text", [None, 3, b"1: c = 7 goto end", ["1: c = 7 goto end", None]])
+def test_what_is_no_text_is_refused(small, text):
+    with pytest.raises(ice.errors.ProgramError, match="Pass a str"):
+        small.run(text)
+    assert small.run([]) == []
+
+
+@pytest.mark.parametrize(
     "asked",
     [{"mode": "weights"}, {"program": NEWTON}, {"mode": "tape"}, {"steps": 3}, {"dtype": "float16"},
-     {"mode": "weights", "program": f"{NEWTON}\na = 1"}],
+     {"mode": "weights", "program": f"{NEWTON}\na = 1"}, {"positions": 512.0}, {"cells": True},
+     {"bits": 7.5}, {"top": 100}, {"sizes": 3}],
 )  # fmt: skip
 def test_what_is_no_machine_is_refused(asked):
     with pytest.raises(IceformError):

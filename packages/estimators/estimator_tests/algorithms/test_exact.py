@@ -11,8 +11,7 @@ import torch
 
 from estimator_tests.exact import moved, verify
 from iceform.errors import PrecisionError, ProgramError
-from iceform.expressions import Loss, ScalarFunction
-from iceform.expressions.losses import Curvature
+from iceform.expressions import Curvature, Loss, ScalarFunction
 from iceform_estimators import (
     InContextHuberRegressor,
     InContextKernelRegressor,
@@ -190,7 +189,7 @@ def test_several_classes_verify_together_and_moved_ones_do_not(dtype, intercept)
         model = InContextLogisticRegression(fit_intercept=intercept).fit(x, y, weights)
         certificate = model.certificate_
         assert verify(certificate)
-        found = certificate._verifier.found
+        found = certificate.verifier.found
         assert not verify(moved(certificate, answer=found.value + 3 * certificate.error))
 
 
@@ -201,7 +200,7 @@ def test_an_intercept_is_verified_by_its_own_bound_as_it_is_stored(dtype):
     x = draw.normal(size=(18, 2)).astype(dtype)
     certificate = InContextRidge().fit(x, x.sum(1) + 1000.1).certificate_
     assert verify(certificate)
-    found = certificate._verifier.found
+    found = certificate.verifier.found
     bound = found.errors["intercept"]
     told = [step.value for step in certificate.derivation if step.symbol == "intercept"]
     assert told[-1] == bound
@@ -217,7 +216,7 @@ def test_a_corner_that_was_rounded_as_the_fit_went_on_is_verified_as_it_was():
     certificate = InContextQuantileRegressor(alpha=0.01, max_iter=12).fit(x, y).certificate_
     assert "rounded" in certificate.domain["objective"]
     assert verify(certificate).measured > 0
-    found = certificate._verifier.found
+    found = certificate.verifier.found
     assert not verify(moved(certificate, answer=found.value + 3 * certificate.error))
 
 
@@ -232,6 +231,6 @@ def test_huber_with_a_scale_that_falls_to_0_is_verified_by_duality(outlier):
     verdict = verify(certificate)
     assert verdict
     assert 0.9 * verdict.certified < verdict.measured
-    found = certificate._verifier.found
+    found = certificate.verifier.found
     with pytest.raises(PrecisionError):
         verify(moved(certificate, answer=found.value + 3 * certificate.error))

@@ -22,10 +22,10 @@ import pandas as pd
 import pytest
 
 from iceform.arithmetic import at_most
-from iceform.cli import outputs
 from iceform.errors import IntegrityError, ProgramError
 from iceform.heads import LookUpLayout
 from iceform_estimators.algorithms import kinds, named
+from iceform_estimators.command import outputs
 from iceform_estimators.command.app import all_options, command
 from iceform_estimators.tables import _write_ames, table_from
 from tests.conformance import WRITES

@@ -40,13 +40,13 @@ def verify(about: Result | Certificate, *inputs: Any, bits: int = 256) -> Verifi
     ``inputs`` are X, y and weights of the samples, where the fit has kept none.
     """
     certificate = about.certificate if isinstance(about, Result) else about
-    return _of(certificate._verifier, inputs, certificate.error, bits)
+    return _of(certificate.verifier, inputs, certificate.error, bits)
 
 
 def _of(record: Any, inputs: tuple[Any, ...], certified: float, bits: int) -> Verification:
     if isinstance(record, FitRecords):
         done = [
-            _of(one._verifier, _column(inputs, k), certified, bits)
+            _of(one.verifier, _column(inputs, k), certified, bits)
             for k, one in enumerate(record.every)
         ]
         holds, measured = all(one.holds for one in done), max(one.measured for one in done)
@@ -94,5 +94,5 @@ def _enclose(
 
 def moved(certificate: Certificate, **changes: Any) -> Certificate:
     """The same certificate of a result in which something was changed."""
-    record = certificate._verifier
-    return replace(certificate, _verifier=replace(record, found=replace(record.found, **changes)))
+    record = certificate.verifier
+    return replace(certificate, verifier=replace(record, found=replace(record.found, **changes)))

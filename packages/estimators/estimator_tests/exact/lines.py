@@ -27,8 +27,7 @@ from estimator_tests.exact.balls import (
 from iceform.arithmetic import Interval
 from iceform.arithmetic.balls import ball_arithmetic
 from iceform.certificates import Result
-from iceform.expressions import Loss
-from iceform.paper.verification import ball_function
+from iceform.expressions import Loss, ScalarFunction
 from iceform_estimators.algorithms.elastic_net import ElasticNet
 from iceform_estimators.algorithms.linear import LinearModel
 from iceform_estimators.algorithms.logistic import Logistic
@@ -233,7 +232,7 @@ def objective_of(
     free = [arb(0)] * model.fit_intercept
     return Objective(
         rows, labels, offsets, weights,
-        ball_function(loss.derivative.call), _bend(loss),
+        loss.derivative.balls, _bend(loss),
         arb(size), [l2] * given.x.shape[1] + free, [_fraction(l1)] * given.x.shape[1] + free,
         bool(getattr(model, "positive", False)) and model.positive_label() is None,
     )  # fmt: skip
@@ -242,7 +241,7 @@ def objective_of(
 def _bend(loss: Loss) -> Callable[[Ball], Ball]:
     """L'' on balls; of a loss of one's own the slope of what it computes, not what is said."""
     if loss.known is not None:
-        return ball_function(loss.known.bend)
+        return ScalarFunction(loss.known.bend, "bend").balls
 
     def enclosed(z: Ball) -> Ball:
         ends = float(z.lower()), float(z.upper())

@@ -133,5 +133,5 @@ def _(model: Recalled, found: Result, given: RunData) -> Pairs:
     own = model.labels(given.y)
     here = replace(model.memory, y=own.to(model.memory.y))
     answers = here(given.x.to(here.y.device))
-    told = replace(found, answer=answers, _predict=here)
+    told = replace(found, answer=answers, predictor=here)
     return exact_of(model.model, told, replace(given, y=own))

@@ -10,7 +10,7 @@ import math
 import pytest
 import torch
 
-from iceform.expressions.losses import loss_named
+from iceform.expressions import loss_named
 from iceform_estimators.machine import ArraySource, LinearProblem, Scaling
 from iceform_estimators.machine.convexity_bounds import held_by_penalty, nearby
 from iceform_estimators.machine.problem import Metric, metric_of

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from estimator_tests.attacks.fits import ridge_in_rationals
 from estimator_tests.exact import verify
 from iceform.errors import BoundError, IceformError
-from iceform.expressions.losses import loss_named
+from iceform.expressions import loss_named
 from iceform_estimators import (
     InContextLinearRegression,
     InContextLogisticRegression,
@@ -48,32 +49,6 @@ def drawn(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     return x, (x[:, 0] - 0.5 * x[:, 1] + noise + 0.25).clamp(-1, 1)
 
 
-def solved(rows: list[list[Fraction]], right: list[Fraction]) -> list[Fraction]:
-    """A linear system by elimination."""
-    table = [[*row, b] for row, b in zip(rows, right, strict=True)]
-    for i in range(len(table)):
-        pivot = next(k for k in range(i, len(table)) if table[k][i])
-        table[i], table[pivot] = table[pivot], table[i]
-        table[i] = [v / table[i][i] for v in table[i]]
-        for k in range(len(table)):
-            if k != i:
-                table[k] = [a - table[k][i] * b for a, b in zip(table[k], table[i], strict=True)]
-    return [row[-1] for row in table]
-
-
-def exactly(x, y, alpha: float, intercept: bool) -> list[Fraction]:
-    """(X'X + alpha) w = X'y in rationals, the intercept last and free."""
-    rows = [[Fraction(v) for v in row] + [Fraction(1)] * intercept for row in x.tolist()]
-    labels = [Fraction(v) for v in y.tolist()]
-    d = len(rows[0])
-    gram = [[sum(r[i] * r[j] for r in rows) for j in range(d)] for i in range(d)]
-    for j in range(x.shape[1]):
-        gram[j][j] += Fraction(alpha)
-    return solved(
-        gram, [sum(r[i] * b for r, b in zip(rows, labels, strict=True)) for i in range(d)]
-    )
-
-
 GRID = [
     (columns, label, alpha)
     for columns, label in itertools.product(
@@ -93,7 +68,7 @@ def test_least_squares_and_ridge_against_rationals(intercept):
         model = algorithms.Ridge(alpha, **kind) if alpha else algorithms.LinearRegression(**kind)
         found = machine.run(model, x, y)
         assert found.certificate.compared != "fitted - optimally fitted"
-        exact = exactly(x, y, alpha, intercept)
+        exact = ridge_in_rationals(x, y, alpha, intercept=intercept)
         case = (columns, label, alpha)
         for got, want in zip(found.coef.tolist(), exact, strict=False):
             off = abs(Fraction(got) - want)

@@ -11,7 +11,7 @@ from sklearn.linear_model import Ridge
 from iceform.computer import Computer
 from iceform.computer.library import EXAMPLES
 from iceform.errors import BoundError, ShapeError
-from iceform.expressions.losses import loss_named
+from iceform.expressions import loss_named
 from iceform_estimators import certify_minimiser
 
 ROUNDING = 1e-12  # of the other minimiser

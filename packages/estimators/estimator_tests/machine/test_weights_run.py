@@ -15,7 +15,7 @@ from iceform_estimators.machine import Machine
 def test_the_soft_threshold_goes_through_the_network():
     """The last value, which look-ups of numbers return, doubled: thresholds double."""
     u, tau = torch.tensor([3.0, -0.5, 1.5, 0.2]).double(), torch.full((4,), 0.4).double()
-    for backend in ("literal", "fused"):
+    for backend in ("literal", "auto"):
         machine = Machine(4, backend=backend)
         value = machine.network.features["value"]
         machine.network.layers[1].w_v[0, -1, value.stop - 1] = 2.0

@@ -13,7 +13,7 @@ passes. Of those that apply the share that passes is printed; what fails is name
 Outcomes are kept in ``out/scikit-learn`` as they come. A run that ``--seconds`` ends goes on where
 it stopped; ``--fresh`` begins again; ``--workers`` processes share the tests, and with 0 of them
 what is kept is told. The table of the files that are complete is written into
-docs/scikit_learn.md, which names the others.
+docs/estimators.md, which names the others.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 ROOT = Path(__file__).parents[4]
-PAGE = ROOT / "docs" / "scikit_learn.md"
+PAGE = ROOT / "docs" / "estimators.md"
 BEGIN, END = "<!-- scoreboard: begin -->", "<!-- scoreboard: end -->"
 KEPT = ROOT / "out" / "scikit-learn"
 ROWS = ROOT / "results" / "pages" / "scikit-learn.json"

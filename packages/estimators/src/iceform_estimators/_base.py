@@ -41,6 +41,7 @@ from iceform_estimators.algorithms import EstimationAlgorithm, LinearClassifier,
 from iceform_estimators.machine import ArraySource, Machine, Source, stored
 from iceform_estimators.machine.program import moved
 from iceform_estimators.machine.stream import read_line
+from iceform_estimators.tuning import SLACK
 
 _BORDER = (
     *("fit", "partial_fit", "predict", "predict_proba", "decision_function", "transform", "score"),
@@ -325,7 +326,7 @@ class InContextEstimator(BaseEstimator):  # type: ignore[misc]
         if "what" in found.certificate.domain:  # it speaks of fitted values
             reach = source.moments(products=False).largest
             lines = reach @ moved(found.coef, kind) + moved(found.intercept, kind)
-            worst = 1.001 * float(lines.max())
+            worst = SLACK * float(lines.max())
         return stored(found, kind, worst)
 
     def _keep(

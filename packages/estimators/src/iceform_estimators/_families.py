@@ -71,7 +71,7 @@ class _StoredSamples(InContextEstimator):
             self.attestation_ = replace(self.attestation_, note=told)
         if callable(getattr(self, "weights", None)):
             self._memory = replace(self._memory, weights=self.weights)
-            found = replace(found, certificate=self._memory.certificate(), _predict=self._memory)
+            found = replace(found, certificate=self._memory.certificate(), predictor=self._memory)
         every = [
             Recalled(model, self._memory, number).certified(found, x, column.contiguous())
             for column, classes in zip(columns.mT, numbers, strict=True)

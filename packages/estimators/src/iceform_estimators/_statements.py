@@ -63,11 +63,11 @@ def of_fitted_values(found: Result, source: Source) -> Certificate:
         kind=before.kind,
         excess=before.excess,
     )
-    verifier: Any = before._verifier
+    verifier: Any = before.verifier
     if verifier is None:
         return made
     told = replace(verifier, found=replace(verifier.found, certificate=made))
-    return replace(made, _verifier=told)
+    return replace(made, verifier=told)
 
 
 def of_all(found: Sequence[Result], sources: Sequence[Source], each: str) -> Certificate:
@@ -98,7 +98,7 @@ def together(every: Sequence[Certificate], each: str) -> Certificate:
         kind=weakest(one.kind for one in every),
         assumptions=tuple(dict.fromkeys(a for one in every for a in one.assumptions)),
         excess=_excess([one.excess for one in every]),
-        _verifier=FitRecords(tuple(every)),
+        verifier=FitRecords(tuple(every)),
     )
 
 
@@ -168,7 +168,7 @@ class Recalled(MachineProgram):
             made = replace(made, backend=found.certificate.backend)
         if self.number is not None:
             made = replace(made, domain={**made.domain, "answers": "shares of the classes"})
-        return replace(made, _verifier=FitRecord.of(self, found, x, y))
+        return replace(made, verifier=FitRecord.of(self, found, x, y))
 
 
 def attested(found: Sequence[Result]) -> Attestation:

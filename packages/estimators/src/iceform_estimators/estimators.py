@@ -12,6 +12,7 @@ from typing import Any
 from iceform_estimators import algorithms
 from iceform_estimators._base import Batches, Chances, LinearEstimator, Separator, Sparse
 from iceform_estimators._families import AveragingEstimator, Components, NeighbourAverage, Vote
+from iceform_estimators.tuning import HUBER_ALPHA, HUBER_EPSILON, TOLERANCE
 
 
 class InContextLinearRegression(LinearEstimator):
@@ -54,7 +55,7 @@ class InContextLinearRegression(LinearEstimator):
         self,
         fit_intercept: bool = True,
         *,
-        tol: float = 1e-9,
+        tol: float = TOLERANCE,
         max_iter: int = 1000,
         precondition: str = "whiten",
         positive: bool = False,
@@ -93,7 +94,7 @@ class InContextRidge(Batches):
         alpha: Any = 1.0,
         *,
         fit_intercept: bool = True,
-        tol: float = 1e-9,
+        tol: float = TOLERANCE,
         max_iter: int | None = 1000,
         precondition: str = "whiten",
         positive: bool = False,
@@ -135,7 +136,7 @@ class InContextLasso(Sparse):
         alpha: float = 1.0,
         *,
         fit_intercept: bool = True,
-        tol: float = 1e-9,
+        tol: float = TOLERANCE,
         max_iter: int | None = 20_000,
         precondition: str = "whiten",
         positive: bool = False,
@@ -180,7 +181,7 @@ class InContextElasticNet(Sparse):
         *,
         l1_ratio: float = 0.5,
         fit_intercept: bool = True,
-        tol: float = 1e-9,
+        tol: float = TOLERANCE,
         max_iter: int | None = 20_000,
         precondition: str = "whiten",
         positive: bool = False,
@@ -224,11 +225,11 @@ class InContextHuberRegressor(LinearEstimator):
 
     def __init__(
         self,
-        epsilon: float = 1.35,
+        epsilon: float = HUBER_EPSILON,
         *,
-        alpha: float = 1e-4,
+        alpha: float = HUBER_ALPHA,
         fit_intercept: bool = True,
-        tol: float = 1e-9,
+        tol: float = TOLERANCE,
         max_iter: int = 1000,
         precondition: str = "whiten",
         device: str | None = None,
@@ -277,7 +278,7 @@ class InContextQuantileRegressor(Sparse):
         alpha: float = 0.0,
         width: float | None = None,
         fit_intercept: bool = True,
-        tol: float = 1e-9,
+        tol: float = TOLERANCE,
         max_iter: int = 1000,
         precondition: str = "whiten",
         device: str | None = None,
@@ -320,7 +321,7 @@ class InContextExpectileRegressor(LinearEstimator):
         *,
         alpha: float = 0.0,
         fit_intercept: bool = True,
-        tol: float = 1e-9,
+        tol: float = TOLERANCE,
         max_iter: int = 1000,
         precondition: str = "whiten",
         device: str | None = None,
@@ -359,7 +360,7 @@ class InContextPoissonRegressor(LinearEstimator):
         alpha: float = 1.0,
         *,
         fit_intercept: bool = True,
-        tol: float = 1e-9,
+        tol: float = TOLERANCE,
         max_iter: int = 1000,
         precondition: str = "whiten",
         device: str | None = None,
@@ -406,7 +407,7 @@ class InContextLogisticRegression(Chances):
         C: float = 1.0,
         *,
         fit_intercept: bool = True,
-        tol: float = 1e-9,
+        tol: float = TOLERANCE,
         max_iter: int = 1000,
         precondition: str = "whiten",
         device: str | None = None,
@@ -449,7 +450,7 @@ class InContextLinearSVC(Separator):
         C: float = 1.0,
         *,
         fit_intercept: bool = True,
-        tol: float = 1e-9,
+        tol: float = TOLERANCE,
         max_iter: int = 1000,
         precondition: str = "whiten",
         device: str | None = None,

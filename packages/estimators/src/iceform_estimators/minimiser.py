@@ -19,8 +19,7 @@ from torch import Tensor
 
 from iceform.certificates import Certificate, Ledger
 from iceform.errors import ShapeError
-from iceform.expressions import Loss
-from iceform.expressions.losses import loss_named
+from iceform.expressions import Loss, loss_named
 from iceform.validation import check_positive, tensor_of
 from iceform_estimators.machine.problem import LinearProblem, Scaling, check_coefficients
 from iceform_estimators.machine.proofs import certificate_of, prove

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from iceform.cli.failures import one_line_errors
+from iceform.cli import one_line_errors
 from iceform.errors import ProgramError
 from iceform_playground import BUILT
 

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from iceform import TextComputer
-from iceform.targets.text import TEXTS
-from iceform.targets.text.words import FUNCTIONS, PAIRS, TESTS
+from iceform.targets.text import FUNCTIONS, PAIRS, TESTS, TEXTS
 from iceform_playground.weights_file import WeightsFile
 
 _IDLE = "idle"  # the role of a head that does nothing

@@ -15,9 +15,10 @@ from iceform.expressions.formulas.algebra import (
     power,
     subtract,
 )
-from iceform.expressions.formulas.functions import UNARY, exponent_of
+from iceform.expressions.formulas.functions import exponent_of
 from iceform.expressions.formulas.polynomials import shortest
-from iceform.expressions.formulas.trees import Node, Number, Operation, Variable
+from iceform.expressions.formulas.table import TABLE
+from iceform.expressions.formulas.trees import Node, Number, Operation, Variable, fold
 
 _BUILD: dict[str, Callable[..., Node]] = {
     "+": add,
@@ -52,38 +53,38 @@ def build(name: str, *arguments: Node) -> Node:
 
 def derivative(tree: Node) -> Node:
     """d/dz by the usual rules; where a function has a kink, the mean of its two slopes."""
-    known: dict[Node, Node] = {}
-
-    def rate(node: Node) -> Node:
-        if node not in known:
-            known[node] = differentiate(node)
-        return known[node]
-
-    def differentiate(node: Node) -> Node:
-        if isinstance(node, Variable):
-            return ONE
-        if isinstance(node, Number) or node.constant:
-            return ZERO
-        if node.name in UNARY or node.name == "^":
-            return multiply(outer_derivative(node), rate(node.arguments[0]))
-        return _RULES[node.name](*node.arguments, *(rate(a) for a in node.arguments))
-
-    return rate(tree)
+    return fold(tree, _rate)
 
 
-def outer_derivative(node: Operation) -> Node:
-    """g'(u) of the function or power g(u)."""
-    u = node.arguments[0]
-    if node.name == "^":
-        exponent = exponent_of(node.arguments[1])
-        return multiply(Number(exponent), power(u, exponent - 1))
-    return UNARY[node.name].outer(u)
+def _rate(node: Node, rates: list[Node]) -> Node:
+    if isinstance(node, Variable):
+        return ONE
+    if isinstance(node, Number) or node.constant:
+        return ZERO
+    if node.name in _RULES:
+        return _RULES[node.name](*node.arguments, *rates)
+    row = TABLE[node.name]
+    if row.slope is not None:
+        return multiply(row.slope(*node.arguments), *rates)
+    assert row.definition is not None, node.name
+    return derivative(row.definition(*node.arguments))
 
 
 def _of_quotient(a: Node, b: Node, da: Node, db: Node) -> Node:
     if b.constant:
         return divide(da, b)
     return divide(shortest(subtract(multiply(da, b), multiply(a, db))), power(b, 2))
+
+
+def _of_power(a: Node, b: Node, da: Node, db: Node) -> Node:
+    if not b.constant:  # a^b = e^(b ln a)
+        return derivative(call("exp", multiply(b, call("log", a))))
+    exponent = exponent_of(b)
+    return multiply(multiply(Number(exponent), power(a, exponent - 1)), da)
+
+
+def _of_choice(condition: Node, a: Node, b: Node, rate: Node, da: Node, db: Node) -> Node:
+    return Operation("where", (condition, da, db))
 
 
 def _of_max(a: Node, b: Node, da: Node, db: Node) -> Node:
@@ -104,7 +105,9 @@ _RULES: dict[str, Callable[..., Node]] = {
     "-": lambda a, b, da, db: subtract(da, db),
     "*": lambda a, b, da, db: add(multiply(da, b), multiply(a, db)),
     "/": _of_quotient,
+    "^": _of_power,
     "neg": lambda a, da: negate(da),
+    "where": _of_choice,
     "max": _of_max,
     "min": _of_min,
     "clip": _of_clip,

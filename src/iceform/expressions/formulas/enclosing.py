@@ -1,124 +1,87 @@
-"""Trees evaluated in jets: a formula and its derivatives, enclosed on cells.
+"""Trees in jets: an expression and its derivatives, enclosed on cells.
 
 A number is the rational number that was typed. ``pi`` and ``e`` are enclosed between the float64
 that stands for them and its neighbour, so that a bound holds for either reading.
+
+**Where the branches of a choice meet.** ``where(z < c, a(z), b(z))`` is continuous at c if
+a(c) = b(c), and that is only known if both are known exactly. At a point most operations give
+rational numbers; of the rest a few values are known (e^0 = 1). What is not is left open.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from fractions import Fraction
+from functools import lru_cache
+from typing import Any
 
 import torch
 
 from iceform.arithmetic import Interval, Jet
-from iceform.arithmetic.jets import chosen
-from iceform.expressions.formulas.functions import exact_value
-from iceform.expressions.formulas.trees import Node, Number, Operation, Variable
-
-_ZERO, _ONE = Jet.number(0.0), Jet.number(1.0)
-_HALF = Jet.number(0.5)
+from iceform.arithmetic.jets import choose, chosen
+from iceform.expressions.formulas.functions import exact_values
+from iceform.expressions.formulas.table import TABLE, expanded
+from iceform.expressions.formulas.trees import Node, Number, Operation, Variable, fold, parts
 
 
-def _negative_sign(u: Jet, low: Jet, middle: Jet, high: Jet, count: int) -> Jet:
-    """One of three numbers by the sign of u."""
-    value = u.value
-    open_or_zero = chosen(value.high < 0, value.low >= 0, low, middle, count)
-    return chosen(value.low > 0, value.high <= 0, high, open_or_zero, count)
+def jets(tree: Node, cells: Interval, order: int) -> Jet:
+    """Taylor coefficients 0 .. ``order`` of a tree on cells."""
+    variable = Jet.variable(cells, order)
+    written, constants, joined = _in_jets(tree)
+
+    def compute(node: Node, below: list[Any]) -> Any:
+        if node in constants:
+            return constants[node]
+        if not isinstance(node, Operation):
+            return variable
+        if node in joined:
+            return choose(*below, continuous=True)
+        jet = TABLE[node.name].jet
+        assert jet is not None, node.name
+        return jet(*below)
+
+    found: Jet = fold(written, compute)
+    if not found.constant:
+        return found
+    sure = torch.ones_like(cells.low, dtype=torch.bool)
+    return chosen(sure, ~sure, found, found, order + 1)
 
 
-def _sign(u: Jet, count: int) -> Jet:
-    return _negative_sign(u, -_ONE, _ZERO, _ONE, count)
-
-
-def _step(u: Jet, count: int) -> Jet:
-    return _negative_sign(u, _ZERO, _HALF, _ONE, count)
-
-
-_FUNCTIONS: dict[str, Callable[..., Jet]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "/": lambda a, b: a / b,
-    "neg": Jet.__neg__,
-    "abs": Jet.absolute,
-    "atan": Jet.atan,
-    "clip": lambda u, low, high: u.largest(low).smallest(high),
-    "cos": Jet.cos,
-    "cosh": Jet.cosh,
-    "erf": Jet.erf,
-    "exp": Jet.exp,
-    "expm1": Jet.expm1,
-    "log": Jet.log,
-    "log1p": Jet.log1p,
-    "logcosh": Jet.logcosh,
-    "max": Jet.largest,
-    "min": Jet.smallest,
-    "relu": lambda u: u.largest(_ZERO),
-    "sigmoid": Jet.sigmoid,
-    "sin": Jet.sin,
-    "sinh": Jet.sinh,
-    "softplus": Jet.softplus,
-    "sqrt": Jet.sqrt,
-    "tan": Jet.tan,
-    "tanh": Jet.tanh,
-}
-
-
-class _TreeEvaluation:
-    """One evaluation on given cells; every part is computed once."""
-
-    def __init__(self, cells: Interval, order: int) -> None:
-        self.count = order + 1
-        self.variable = Jet.variable(cells, order)
-        self.known: dict[Node, Jet] = {}
-
-    def of(self, node: Node) -> Jet:
-        if node not in self.known:
-            self.known[node] = self.made(node)
-        return self.known[node]
-
-    def made(self, node: Node) -> Jet:
-        if isinstance(node, Variable):
-            return self.variable
+@lru_cache(maxsize=256)
+def _in_jets(tree: Node) -> tuple[Node, dict[Node, Jet], frozenset[Node]]:
+    """The tree as jets compute it, its constants, and the choices whose branches meet."""
+    written = expanded(tree, lambda row: row.jet is None)
+    constants = {
+        node: Jet.number(value)
+        for node, value in exact_values(written, named=False).items()
+        if value is not None
+    }
+    for node in parts(written):
         if isinstance(node, Number) and node.name is not None:
-            return Jet.number(_named(float(node.value)))
-        if node.constant and (exact := exact_value(node, named=False)) is not None:
-            return Jet.number(exact)
-        assert isinstance(node, Operation)
-        if node.name == "^":
-            return self.power(node)
-        if node.name == "*" and node.arguments[0] == node.arguments[1]:
-            return self.of(node.arguments[0]).square()
-        return self.operation(node.name, *map(self.of, node.arguments))
-
-    def operation(self, name: str, *parts: Jet) -> Jet:
-        if name in ("sign", "step"):
-            (u,) = parts
-            count = 1 if u.constant else self.count
-            found = _sign(u, count) if name == "sign" else _step(u, count)
-            return Jet(found.series[:1], constant=True) if u.constant else found
-        return parts[0] * parts[1] if name == "*" else _FUNCTIONS[name](*parts)
-
-    def power(self, node: Operation) -> Jet:
-        base, exponent = self.of(node.arguments[0]), exact_value(node.arguments[1], named=False)
-        if exponent is not None and Fraction(float(exponent)) == exponent:
-            return base.power(float(exponent))
-        # No float64 holds the exponent: u^p = e^(p ln u), for u > 0 only.
-        return (self.of(node.arguments[1]) * base.log()).exp()
-
-    def written_out(self, found: Jet) -> Jet:
-        sure = torch.ones_like(self.variable.value.low, dtype=torch.bool)
-        return chosen(sure, ~sure, found, found, self.count) if found.constant else found
+            constants[node] = Jet.number(_named(float(node.value)))
+    return written, constants, _joined(written)
 
 
 def _named(value: float) -> Interval:
     """Between a float64 and its neighbours: what it stands for is nearer than they are."""
     ends = math.nextafter(value, -math.inf), math.nextafter(value, math.inf)
-    return Interval(*(torch.tensor([end], dtype=torch.float64) for end in ends))
+    return Interval(*(torch.tensor([end], dtype=torch.float64, device="cpu") for end in ends))
 
 
-def jets(tree: Node, cells: Interval, order: int) -> Jet:
-    """Taylor coefficients 0 .. ``order`` of a tree on cells."""
-    run = _TreeEvaluation(cells, order)
-    return run.written_out(run.of(tree))
+def _joined(tree: Node) -> frozenset[Node]:
+    """The choices whose branches are known to meet where they switch."""
+    switches = {node: at for node in parts(tree) if (at := _switch(node)) is not None}
+    values = {at: exact_values(tree, at, named=False) for at in set(switches.values())}
+    return frozenset(node for node, at in switches.items() if values[at][node] is not None)
+
+
+def _switch(node: Node) -> Fraction | None:
+    """Where a choice switches, if its condition compares the variable with a number."""
+    if not isinstance(node, Operation) or node.name != "where":
+        return None
+    condition = node.arguments[0]
+    if not isinstance(condition, Operation) or condition.name not in (">", ">="):
+        return None
+    a, b = condition.arguments
+    number = b if isinstance(a, Variable) else a if isinstance(b, Variable) else None
+    return number.value if isinstance(number, Number) and number.name is None else None

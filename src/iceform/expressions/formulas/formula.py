@@ -16,9 +16,17 @@ from iceform.expressions.formulas import parsing, printing
 from iceform.expressions.formulas.calculus import canonical, derivative
 from iceform.expressions.formulas.enclosing import jets
 from iceform.expressions.formulas.functions import evaluate
-from iceform.expressions.formulas.pieces import Piecewise, SmoothPiece, cut, gap, merged, pieces
+from iceform.expressions.formulas.pieces import (
+    Piecewise,
+    SmoothPiece,
+    cut,
+    gap,
+    jumps,
+    merged,
+    pieces,
+)
 from iceform.expressions.formulas.polynomials import line, polynomial
-from iceform.expressions.formulas.trees import Node, jumps
+from iceform.expressions.formulas.trees import Node
 from iceform.expressions.losses import Curvature, Loss, Steps, vouched
 from iceform.expressions.scalar import ScalarFunction, Vouched, check_range, find_kinks
 

@@ -1,169 +1,57 @@
-"""The functions of the language: what each computes in torch, and its derivative as a tree."""
+"""Trees computed: in torch, in rational numbers, in balls."""
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from iceform.expressions.formulas.algebra import (
-    ONE,
-    ZERO,
-    add,
-    call,
-    divide,
-    multiply,
-    negate,
-    power,
-)
-from iceform.expressions.formulas.trees import Node, Number, Operation, Variable
+from iceform.arithmetic.balls import number
+from iceform.expressions.formulas.table import MOST_BITS, TABLE, expanded, is_condition
+from iceform.expressions.formulas.trees import Node, Number, Operation, Variable, fold, parts
 from iceform.validation import full_precision
 
-_LINEAR_FROM = 40.0  # softplus(u) - u < e^-40, far below an ulp of u
-_LOG_2 = math.log(2.0)
-
-
-@dataclass(frozen=True)
-class Unary:
-    """A function of one argument.
-
-    Attributes
-    ----------
-    compute
-        Elementwise, by torch operations that autograd differentiates four times.
-    outer
-        The tree of g'(u) from that of u.
-    """
-
-    compute: Callable[[Tensor], Tensor]
-    outer: Callable[[Node], Node]
-
-
-def _softplus(u: Tensor) -> Tensor:
-    return F.softplus(u, threshold=_LINEAR_FROM)
-
-
-def _logcosh(u: Tensor) -> Tensor:
-    """log1p(2 sinh(u/2)^2) near 0, |u| + log1p(e^(-2|u|)) - log 2 elsewhere.
-
-    Each branch sees only arguments at which it and its derivatives are accurate.
-    """
-    near = u.abs() < 1
-    small = torch.where(near, u, 0.0)
-    large = torch.where(near, 1.0, u).abs()
-    middle = torch.log1p(2 * torch.sinh(small / 2).square())
-    return torch.where(near, middle, large + torch.log1p(torch.exp(-2 * large)) - _LOG_2)
-
-
-def _step(u: Tensor) -> Tensor:
-    return 0.5 * (1 + torch.sign(u))
-
-
-def _zero(u: Node) -> Node:
-    return ZERO
-
-
-def _times_mirror(u: Node) -> Node:
-    """The sigmoid's slope s(u) s(-u); s(u) (1 - s(u)) would round relative to 1, not to itself."""
-    return multiply(call("sigmoid", u), call("sigmoid", negate(u)))
-
-
-def _sech_squared(u: Node) -> Node:
-    return multiply(Number(Fraction(4)), _times_mirror(multiply(Number(Fraction(2)), u)))
-
-
-def _normal(u: Node) -> Node:
-    """2 exp(-u^2)/sqrt(pi), the slope of erf."""
-    scale = divide(Number(Fraction(2)), call("sqrt", Number(Fraction(math.pi), "pi")))
-    return multiply(scale, call("exp", negate(power(u, 2))))
-
-
-UNARY: dict[str, Unary] = {
-    "abs": Unary(torch.abs, lambda u: call("sign", u)),
-    "atan": Unary(torch.atan, lambda u: divide(ONE, add(ONE, power(u, 2)))),
-    "cos": Unary(torch.cos, lambda u: negate(call("sin", u))),
-    "cosh": Unary(torch.cosh, lambda u: call("sinh", u)),
-    "erf": Unary(torch.erf, _normal),
-    "exp": Unary(torch.exp, lambda u: call("exp", u)),
-    "expm1": Unary(torch.expm1, lambda u: call("exp", u)),
-    "log": Unary(torch.log, lambda u: divide(ONE, u)),
-    "log1p": Unary(torch.log1p, lambda u: divide(ONE, add(ONE, u))),
-    "logcosh": Unary(_logcosh, lambda u: call("tanh", u)),
-    "relu": Unary(torch.relu, lambda u: call("step", u)),
-    "sigmoid": Unary(torch.sigmoid, _times_mirror),
-    "sign": Unary(torch.sign, _zero),
-    "sin": Unary(torch.sin, lambda u: call("cos", u)),
-    "sinh": Unary(torch.sinh, lambda u: call("cosh", u)),
-    "softplus": Unary(_softplus, lambda u: call("sigmoid", u)),
-    "sqrt": Unary(torch.sqrt, lambda u: divide(Number(Fraction(1, 2)), call("sqrt", u))),
-    "step": Unary(_step, _zero),
-    "tan": Unary(torch.tan, lambda u: add(ONE, power(call("tan", u), 2))),
-    "tanh": Unary(torch.tanh, _sech_squared),
-}
-
-ARITY: dict[str, int] = {**dict.fromkeys(UNARY, 1), "clip": 3, "max": 2, "min": 2}
-
 Value = Tensor | float
-
-
-def _power(a: Tensor, b: float) -> Tensor:
-    return a ** (int(b) if b.is_integer() else b)
-
-
-def _min(a: Any, b: Any) -> Tensor:
-    if isinstance(a, float):
-        return torch.clamp(b, max=a)
-    return torch.clamp(a, max=b) if isinstance(b, float) else torch.minimum(a, b)
-
-
-def _max(a: Any, b: Any) -> Tensor:
-    if isinstance(a, float):
-        return torch.clamp(b, min=a)
-    return torch.clamp(a, min=b) if isinstance(b, float) else torch.maximum(a, b)
-
-
-_SEVERAL: dict[str, Callable[..., Tensor]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "/": lambda a, b: a / b,
-    "^": _power,
-    "neg": lambda a: -a,
-    "clip": torch.clamp,
-    "max": _max,
-    "min": _min,
-}
+Exact = Fraction | None
+Ball = Any  # flint.arb, which ships no types
 
 
 def evaluate(tree: Node, z: Tensor) -> Tensor:
-    """The formula at every entry of ``z``; common parts are computed once."""
-    known: dict[Node, Value] = {}
+    """The tree at every entry of ``z``; common parts are computed once."""
+    written, constants = _in_torch(tree)
 
-    def value(node: Node) -> Value:
-        if node not in known:
-            known[node] = compute(node)
-        return known[node]
-
-    def compute(node: Node) -> Value:
-        if isinstance(node, Variable):
+    def compute(node: Node, below: list[Value]) -> Value:
+        if node in constants:
+            return constants[node]
+        if not isinstance(node, Operation):
             return z
-        if isinstance(node, Number) or node.constant:
-            return constant_value(node)
-        return _operation(node.name)(*(value(a) for a in node.arguments))
+        if TABLE[node.name].condition or node.name == "where":
+            below = [b if isinstance(b, Tensor) else torch.full_like(z, b) for b in below]
+        value: Value = _compute(node.name)(*below)
+        return value
 
-    out = value(tree)
+    out = fold(written, compute)
     return torch.full_like(z, out) if isinstance(out, float) else out
 
 
-def _operation(name: str) -> Callable[..., Tensor]:
-    return UNARY[name].compute if name in UNARY else _SEVERAL[name]
+@lru_cache(maxsize=256)
+def _in_torch(tree: Node) -> tuple[Node, dict[Node, float]]:
+    """The tree as torch computes it, and the values of its parts without the variable."""
+    written = expanded(tree, lambda row: row.value is None)
+    numbers = [n for n in parts(written) if n.constant and not is_condition(n)]
+    return written, {node: constant_value(node) for node in numbers}
+
+
+def _compute(name: str) -> Callable[..., Any]:
+    found = TABLE[name].value
+    assert found is not None, name
+    return found
 
 
 @full_precision
@@ -171,60 +59,83 @@ def constant_value(tree: Node) -> float:
     """The value of a tree without the variable, in float64; NaN or infinite where it has none."""
     if isinstance(tree, Number):
         return float(tree.value)
-    assert isinstance(tree, Operation)
-    if (exact := exact_value(tree)) is not None and abs(exact) <= sys.float_info.max:
-        return float(exact)
-    values = [torch.tensor(constant_value(a), dtype=torch.float64) for a in tree.arguments]
-    if tree.name == "^":
-        return float(values[0] ** values[1])
-    return float(_operation(tree.name)(*values))
+    written = expanded(tree, lambda row: row.value is None)
+    exact = exact_values(written)
+
+    def compute(node: Node, below: list[Tensor]) -> Tensor:
+        value = exact[node]
+        if value is not None and abs(value) <= sys.float_info.max:
+            return torch.tensor(float(value), dtype=torch.float64)
+        assert isinstance(node, Operation)
+        computed: Tensor = _compute(node.name)(*below)
+        return computed
+
+    return float(fold(written, compute))
 
 
-_RATIONAL: dict[str, Callable[..., Fraction]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "/": lambda a, b: a / b,
-    "neg": lambda a: -a,
-    "abs": abs,
-    "max": max,
-    "min": min,
-    "relu": lambda a: max(a, Fraction(0)),
-}
-_MOST_BITS = 1 << 16  # of an exact number; beyond it is not worth having
+def exact_values(
+    tree: Node, at: Fraction | None = None, *, named: bool = True
+) -> dict[Node, Exact]:
+    """The value of every part of a tree as a rational number, where it is known to be one.
 
-
-def exact_value(tree: Node, *, named: bool = True) -> Fraction | None:
-    """The value of a tree without the variable as a rational number, where it is one.
-
-    Numbers that were typed by name count as the float64 that they hold, unless ``named`` is False.
+    ``at`` is that of the variable. Numbers that were typed by name count as the float64 that they
+    hold, unless ``named`` is False.
     """
-    if isinstance(tree, Number):
-        return tree.value if named or tree.name is None else None
-    if isinstance(tree, Variable):
+    known: dict[Node, Exact] = {}
+    for node in parts(tree):
+        if isinstance(node, Number):
+            known[node] = node.value if named or node.name is None else None
+        elif isinstance(node, Variable):
+            known[node] = at
+        else:
+            known[node] = _exact(node.name, [known[a] for a in node.arguments])
+    return known
+
+
+def _exact(name: str, below: list[Exact]) -> Exact:
+    if name == "where":  # of which one side may be all that holds at a point
+        return below[1] if below[1] == below[2] else None
+    rational = TABLE[name].rational
+    whole = [b for b in below if b is not None]
+    if rational is None or len(whole) < len(below) or sum(map(_bits, whole)) > MOST_BITS:
         return None
-    parts = [exact_value(a, named=named) for a in tree.arguments]
-    known = [p for p in parts if p is not None]
-    if len(known) < len(parts) or sum(_bits(p) for p in known) > _MOST_BITS:
-        return None
-    if tree.name == "^":
-        return _exact_power(*known)
-    if tree.name not in _RATIONAL or (tree.name == "/" and known[1] == 0):
-        return None
-    return _RATIONAL[tree.name](*known)
+    return rational(*whole)
 
 
 def _bits(value: Fraction) -> int:
     return value.numerator.bit_length() + value.denominator.bit_length()
 
 
-def _exact_power(base: Fraction, exponent: Fraction) -> Fraction | None:
-    whole = exponent.denominator == 1 and (base != 0 or exponent > 0)
-    small = abs(exponent) * _bits(base) <= _MOST_BITS
-    return base ** int(exponent) if whole and small else None
+def exact_value(tree: Node, *, named: bool = True) -> Fraction | None:
+    """The value of a tree without the variable as a rational number, where it is one."""
+    return exact_values(tree, named=named)[tree]
 
 
 def exponent_of(tree: Node) -> Fraction:
     """An exponent: exact, or the float64 that a constant such as sqrt(2) comes to."""
     exact = exact_value(tree)
     return Fraction(constant_value(tree)) if exact is None else exact
+
+
+def ball_function(tree: Node) -> Callable[[Ball], Ball]:
+    """The tree as a function of a ball, or of an array of balls: an enclosure of its values."""
+    written = expanded(tree, lambda row: row.ball is None)
+    exact = exact_values(written, named=False)
+
+    def compute(z: Ball, node: Node, below: list[Ball]) -> Ball:
+        value = exact[node]
+        if isinstance(node, Number):
+            return number(node.value, node.name)
+        if value is not None:
+            return number(value)
+        if not isinstance(node, Operation):
+            return z
+        ball = TABLE[node.name].ball
+        assert ball is not None, node.name
+        return np.frompyfunc(ball, len(below), 1)(*below)
+
+    def enclosed(z: Ball) -> Ball:
+        found = fold(written, lambda node, below: compute(z, node, below))
+        return np.full(z.shape, found) if isinstance(z, np.ndarray) and tree.constant else found
+
+    return enclosed

@@ -21,7 +21,8 @@ from fractions import Fraction
 from typing import NamedTuple, NoReturn
 
 from iceform.errors import FormulaError
-from iceform.expressions.formulas.functions import ARITY, constant_value
+from iceform.expressions.formulas.functions import constant_value
+from iceform.expressions.formulas.table import arities
 from iceform.expressions.formulas.trees import Node, Number, Operation, Variable
 
 MOST_CHARACTERS = 200
@@ -210,7 +211,7 @@ class _Parser:
 
     def named(self, token: _Token) -> Node:
         name = token.text
-        if name in ARITY:
+        if name in arities():
             return self.function(token)
         if self.token.text == "(" and (name in CONSTANTS or name in VARIABLES):
             self.refuse(self.token, f"`{name}` is not a function; for a product write {name}*(...)")
@@ -220,7 +221,7 @@ class _Parser:
             self.refuse(
                 token,
                 f"unknown name `{name[:_EXCERPT]}`; the variable is {VARIABLES[0]}, the constants "
-                f"are {', '.join(CONSTANTS)} and the functions {', '.join(sorted(ARITY))}",
+                f"are {', '.join(CONSTANTS)} and the functions {', '.join(sorted(arities()))}",
             )
         if self.variable not in (None, name):
             self.refuse(
@@ -230,7 +231,7 @@ class _Parser:
         return Variable()
 
     def function(self, token: _Token) -> Node:
-        name, arity = token.text, ARITY[token.text]
+        name, arity = token.text, arities()[token.text]
         opened = self.accept("(")
         if opened is None:
             self.refuse(token, f"{name} needs its argument in parentheses: {name}(...)")

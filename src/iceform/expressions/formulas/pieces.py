@@ -19,12 +19,13 @@ from iceform.arithmetic import Interval, Jet
 from iceform.arithmetic.intervals import above, below
 from iceform.arithmetic.jets import chosen
 from iceform.expressions.extremes import signed
-from iceform.expressions.formulas.algebra import ZERO, negate, subtract
+from iceform.expressions.formulas.algebra import add, divide
 from iceform.expressions.formulas.calculus import canonical
 from iceform.expressions.formulas.enclosing import jets
 from iceform.expressions.formulas.functions import evaluate
 from iceform.expressions.formulas.polynomials import polynomial, shortest, value_at
-from iceform.expressions.formulas.trees import Node, Number, Operation
+from iceform.expressions.formulas.table import TABLE, ScalarOperation, expanded
+from iceform.expressions.formulas.trees import Node, Number, Operation, Variable, parts
 
 _MOST_PIECES = 32
 
@@ -51,7 +52,8 @@ def pieces(tree: Node, low: float, high: float) -> list[SmoothPiece] | None:
 
 def cut(tree: Node, low: float, high: float) -> list[SmoothPiece] | None:
     """The same, cut wherever a branch changes, even if that changes nothing."""
-    found = _split(SmoothPiece(Fraction(low), Fraction(high), tree), _MOST_PIECES)
+    written = expanded(tree, lambda row: row.branches is None and _kinked(row))
+    found = _split(SmoothPiece(Fraction(low), Fraction(high), written), _MOST_PIECES)
     return None if found is None or len(found) > _MOST_PIECES else found
 
 
@@ -59,51 +61,46 @@ def _split(piece: SmoothPiece, most: int) -> list[SmoothPiece] | None:
     kink = _innermost(piece.tree)
     if kink is None:
         return [SmoothPiece(piece.low, piece.high, shortest(piece.tree))]
-    if most == 0:
+    row = TABLE[kink.name]
+    if most == 0 or row.branches is None:
         return None
-    if kink.name == "clip":
-        u, low, high = kink.arguments
-        clipped = Operation("min", (Operation("max", (u, low)), high))
-        return _split(_replaced(piece, kink, clipped), most)
-    parts: list[SmoothPiece] = []
-    for part, known_sign in _by_sign(piece, _switch(kink)):
-        smooth = None if known_sign is None else _replaced(part, kink, _branch(kink, known_sign))
-        found = None if smooth is None else _split(smooth, most - 1)
+    switch, positive, negative = row.branches(*kink.arguments)
+    pieces: list[SmoothPiece] = []
+    for part, known_sign in _by_sign(piece, switch):
+        if known_sign is None:
+            return None
+        branch = positive if known_sign >= 0 else negative
+        if row.jumps and known_sign == 0:
+            branch = divide(add(positive, negative), Number(Fraction(2)))
+        found = _split(_replaced(part, kink, branch), most - 1)
         if found is None:
             return None
-        parts += found
-    return parts
+        pieces += found
+    return pieces
 
 
-def _innermost(node: Node) -> Operation | None:
+def _innermost(tree: Node) -> Operation | None:
     """A part that has a kink, and no part with one inside."""
-    if node.smooth or not isinstance(node, Operation):
-        return None
-    inside = next((a for a in node.arguments if not a.smooth), None)
-    return node if inside is None else _innermost(inside)
+    operations = (n for n in parts(tree) if isinstance(n, Operation))
+    return next((n for n in operations if _kinked(TABLE[n.name])), None)
+
+
+def _kinked(row: ScalarOperation) -> bool:
+    """Whether a function has kinks: its own, or those of what it is made of."""
+    if row.branches is not None or row is TABLE["where"]:
+        return True
+    if row.definition is None:
+        return False
+    return _innermost(row.definition(*[Variable()] * row.arity)) is not None
+
+
+def jumps(tree: Node) -> bool:
+    """Whether something in a tree jumps: a sign or a step."""
+    return any(isinstance(n, Operation) and TABLE[n.name].jumps for n in parts(tree))
 
 
 def _replaced(piece: SmoothPiece, old: Node, new: Node) -> SmoothPiece:
     return SmoothPiece(piece.low, piece.high, canonical(piece.tree, {old: new}))
-
-
-def _switch(kink: Operation) -> Node:
-    """What decides between the branches by its sign."""
-    return kink.arguments[0] if len(kink.arguments) == 1 else subtract(*kink.arguments)
-
-
-def _branch(kink: Operation, known_sign: int) -> Node:
-    first, last = kink.arguments[0], kink.arguments[-1]
-    positive = known_sign >= 0
-    if kink.name == "sign":
-        return Number(Fraction(known_sign))
-    if kink.name == "step":
-        return Number(Fraction(1 + known_sign, 2))
-    if kink.name == "abs":
-        return first if positive else negate(first)
-    if kink.name == "relu":
-        return first if positive else ZERO
-    return first if positive == (kink.name == "max") else last
 
 
 def _by_sign(piece: SmoothPiece, switch: Node) -> list[tuple[SmoothPiece, int | None]]:

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from iceform.expressions.formulas.algebra import ZERO, add, is_decimal, multiply, power
 from iceform.expressions.formulas.functions import exact_value, exponent_of
-from iceform.expressions.formulas.trees import Node, Number, Variable
+from iceform.expressions.formulas.trees import Node, Number, Variable, fold
 
 _MOST_DEGREE = 16
 
@@ -16,18 +16,21 @@ Polynomial = tuple[Fraction, ...]  # coefficients, constant first, no zeros at t
 
 def polynomial(tree: Node) -> Polynomial | None:
     """The coefficients of a tree that is a polynomial of low degree, as rational numbers."""
-    if isinstance(tree, Variable):
+    return fold(tree, _coefficients)
+
+
+def _coefficients(node: Node, below: list[Polynomial | None]) -> Polynomial | None:
+    if isinstance(node, Variable):
         return (Fraction(0), Fraction(1))
-    if isinstance(tree, Number) or tree.constant:
-        value = exact_value(tree)
+    if isinstance(node, Number) or node.constant:
+        value = exact_value(node)
         return None if value is None else _trimmed([value])
-    if tree.name == "^":
-        return _poly_power(tree.arguments[0], exponent_of(tree.arguments[1]))
-    if tree.name not in ("+", "-", "*", "/", "neg"):
+    if node.name == "^" and node.arguments[1].constant:
+        return _poly_power(below[0], exponent_of(node.arguments[1]))
+    known = [p for p in below if p is not None]
+    if node.name not in ("+", "-", "*", "/", "neg") or len(known) < len(below):
         return None
-    parts = [polynomial(a) for a in tree.arguments]
-    known = [p for p in parts if p is not None]
-    return None if len(known) < len(parts) else _poly_combined(tree.name, known)
+    return _poly_combined(node.name, known)
 
 
 def _poly_combined(name: str, parts: list[Polynomial]) -> Polynomial | None:
@@ -43,8 +46,7 @@ def _poly_combined(name: str, parts: list[Polynomial]) -> Polynomial | None:
     return _trimmed([_at(a, k) + flip * _at(b, k) for k in range(width)])
 
 
-def _poly_power(base: Node, exponent: Fraction) -> Polynomial | None:
-    factor = polynomial(base)
+def _poly_power(factor: Polynomial | None, exponent: Fraction) -> Polynomial | None:
     if factor is None or exponent.denominator != 1 or not 0 <= exponent <= _MOST_DEGREE:
         return None
     out: Polynomial | None = (Fraction(1),)

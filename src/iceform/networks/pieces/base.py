@@ -100,6 +100,7 @@ class PieceSettings:
     backend: str
     headroom: float
     on_range: str
+    insists: bool = False  # on the backend: other weights than those built are refused
     mode: str = "run"  # or "exact", "calibrate", "measure"
     frozen: FrozenLayers | None = None
     ticks: int = 0  # pieces reached by calibration so far
@@ -119,12 +120,12 @@ class PieceSettings:
     @property
     def line(self) -> Interpolant | None:
         """What the reading layer looks theta.x up in; None where its prompts must be written."""
-        return None if self.literal else self.layers.maps.table
+        return self.layers.table if self.attends else None
 
     @property
     def attends(self) -> bool:
-        """Whether the attending layer is known to compute softmax(q k' + m) v."""
-        return not self.literal and self.layers.maps.attends
+        """Whether the attending layer is known to compute softmax(q k' + m) v: it is as built."""
+        return not self.literal and self.layers.built
 
     @property
     def unit(self) -> float:

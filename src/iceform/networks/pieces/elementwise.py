@@ -218,7 +218,7 @@ class TabulatedActivation(Activation):
 
     def finish(self, before: Piece | None, *inputs: Tensor, covered: bool = False) -> Tensor:
         """Behind a linear map its reading and this one are one."""
-        known = self.settings.attends and self.settings.line is not None
+        known = self.settings.attends
         if not (isinstance(before, LinearMap) and known):
             return super().finish(before, *inputs, covered=covered)
         beyond = (math.inf, 0.0) if self.tails is None else (self.tails.reach, self.tails.slope)
@@ -229,8 +229,8 @@ class TabulatedActivation(Activation):
 
     def _attended(self, z: Tensor) -> Tensor:
         keys, queries, values, margin = self._head(z)
-        mask, backend = z.new_zeros(1, len(keys)), self.settings.backend
-        return self.settings.layers.attend(keys, queries, values, mask, margin, backend)[..., 0, 0]
+        mask = z.new_zeros(1, len(keys))
+        return self.settings.layers.attend(keys, queries, values, mask, margin)[..., 0, 0]
 
     def _clipped(self, z: Tensor) -> Tensor:
         """The line through 0 less relu(z - R), plus relu(-z - R)."""
@@ -353,8 +353,8 @@ class Gate(Activation):
         keys, one, values, margin = self._head(z)
         if self.settings.attends:
             return (torch.softmax(keys[..., 0], -1) * values[..., 0]).sum(-1), largest
-        mask, backend = z.new_zeros(1, 2), self.settings.backend
-        out = self.settings.layers.attend(keys, one, values, mask, margin, backend)[..., 0, 0]
+        mask = z.new_zeros(1, 2)
+        out = self.settings.layers.attend(keys, one, values, mask, margin)[..., 0, 0]
         return out, largest
 
     def _head(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:

@@ -47,7 +47,7 @@ class EmbeddingMap(Piece):
         if line is not None:
             return primitives.read(theta, line, self.scale)[0], None
         ones, theta = torch.ones_like(theta[..., :1]), (theta / self.scale)[..., None]
-        return self.settings.layers.read(ones, theta, self.settings.backend) * self.scale, None
+        return self.settings.layers.read(ones, theta) * self.scale, None
 
     def replay_question(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random

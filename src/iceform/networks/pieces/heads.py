@@ -158,7 +158,7 @@ class AttentionPiece(Piece):
         if self.settings.attends:
             return self._attended(*inputs), seen
         q, k, v, mask = self._asked(inputs)
-        out = self.settings.layers.attend(k, q, v, mask, self._margin, self.settings.backend)
+        out = self.settings.layers.attend(k, q, v, mask, self._margin)
         return out, seen
 
     @property

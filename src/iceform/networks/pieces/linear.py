@@ -181,7 +181,7 @@ class LinearMap(Piece):
         z = self._product(x, self.offset)
         power = self._power(z)
         prompted = self._prompted / power[..., None]
-        out = self.settings.layers.read(with_one(x), prompted, self.settings.backend)
+        out = self.settings.layers.read(with_one(x), prompted)
         over = primitives.largest(z * self.by)
         return out * power * self.scale, self._with_length(over, x, covered=covered)
 

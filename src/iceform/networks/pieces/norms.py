@@ -113,7 +113,7 @@ class Norm(Piece):
     def run(self, *inputs: Tensor, covered: bool = False) -> tuple[Tensor, Tensor | None]:
         """The norm, the largest 2-norm of a token and the largest 1/(v + floor)."""
         (x,) = inputs
-        line = self.settings.line if self.settings.attends else None
+        line = self.settings.line
         if line is not None and (found := self._at_once(x, line)) is not None:
             return found
         length = x.detach().norm(dim=-1, keepdim=True)
@@ -123,7 +123,7 @@ class Norm(Piece):
 
     def finish(self, before: Piece | None, *inputs: Tensor, covered: bool = False) -> Tensor:
         """Of a sum of two alike."""
-        line = self.settings.line if self.settings.attends else None
+        line = self.settings.line
         alike = before is None and inputs[0].shape == inputs[1].shape
         found = self._at_once(inputs[0], line, inputs[1]) if alike and line is not None else None
         if found is None:
@@ -179,9 +179,9 @@ class Norm(Piece):
             found = primitives.read(inner, self.table)[0]
         else:
             keys, queries, values, margin = self._head(inner)
-            mask, backend = inner.new_zeros(1, len(keys)), self.settings.backend
+            mask = inner.new_zeros(1, len(keys))
             frozen = self.settings.layers
-            found = frozen.attend(keys, queries, values, mask, margin, backend)[..., 0, 0]
+            found = frozen.attend(keys, queries, values, mask, margin)[..., 0, 0]
         return found * torch.exp2(-power)
 
     def _head(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:

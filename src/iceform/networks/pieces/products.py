@@ -44,7 +44,7 @@ def read_line(
         return primitives.read(z, line, floor)
     scale = scale_at(z, least)
     x, theta = prompt()
-    out = settings.layers.read(x, theta / scale[..., None], settings.backend) * scale
+    out = settings.layers.read(x, theta / scale[..., None]) * scale
     return out, primitives.largest(z)
 
 

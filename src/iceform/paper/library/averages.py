@@ -107,7 +107,7 @@ class KernelPrompts(PromptAlgorithm):
         )
         return passes.result(
             values, certificate, lambda: self._enclosed(x, labels), len(x) * x.numel(),
-            _predict=_KernelMemory(self, passes.library, x, labels),
+            predictor=_KernelMemory(self, passes.library, x, labels),
         )  # fmt: skip
 
     def averages(

@@ -161,7 +161,7 @@ class DescentPrompts(PromptAlgorithm):
         enclosable = head.loss.derivative.obstacle is None and not assumed
         exact = (lambda: self._enclosed(x, require_labels(y))) if enclosable else None
         numbers = self.steps * x.numel()
-        return passes.result(w, certificate, exact, numbers, _predict=_HostLine(w))
+        return passes.result(w, certificate, exact, numbers, predictor=_HostLine(w))
 
     def _enclosed(self, x: Tensor, y: Tensor) -> Doubled:
         r"""The exact last iterate, in a ball.
@@ -272,7 +272,10 @@ class RidgePrompts(PromptAlgorithm):
         distance = {"gradient over least curvature": OUTWARD_MANY * float(gradient) / low}
         passes.ledger.note("host", "the enclosure: the gradient at the answer, in 98 bits")
         return passes.result(
-            w, certificate, enclosure=passes.enclosure(distance, certificate), _predict=_HostLine(w)
+            w,
+            certificate,
+            enclosure=passes.enclosure(distance, certificate),
+            predictor=_HostLine(w),
         )
 
     def _gradient(self, x: Tensor, y: Tensor, w: Tensor) -> Doubled:

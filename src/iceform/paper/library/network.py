@@ -215,7 +215,7 @@ class PromptLibrary(Pretrained, kept_as="PromptLibrary"):
         x, y = self._check(algorithm, x, y)
         x, y = x.clone(), None if y is None else y.clone()
         result = algorithm.run(PassRecorder(self), x, y)
-        return replace(result, _ablated=_WithoutAttention(self, algorithm, x, y))
+        return replace(result, ablated=_WithoutAttention(self, algorithm, x, y))
 
     def prompt(self, algorithm: PromptAlgorithm, x: Tensor, y: Tensor | None = None) -> Prompt:
         """The tokens of the algorithm's first pass, as the frozen network reads them."""

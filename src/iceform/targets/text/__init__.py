@@ -6,10 +6,13 @@ from iceform.targets.text.library import TEXTS
 from iceform.targets.text.machine import TextComputer
 from iceform.targets.text.numbers import NumberFormat
 from iceform.targets.text.syntax import TextError, parse
-from iceform.targets.text.words import LIBRARY, TextSizes
+from iceform.targets.text.words import FUNCTIONS, LIBRARY, PAIRS, TESTS, TextSizes
 
 __all__ = [
+    "FUNCTIONS",
     "LIBRARY",
+    "PAIRS",
+    "TESTS",
     "TEXTS",
     "AlgorithmText",
     "NumberFormat",

@@ -19,7 +19,7 @@ from iceform.targets.text.interpreter import TextRun
 from iceform.targets.text.words import FUNCTIONS, PAIRS, TESTS, TextSizes
 
 if TYPE_CHECKING:
-    from transformers import GPT2LMHeadModel
+    from transformers import PreTrainedModel
 
 _MOST_LINES = 18
 _FILLED = 4  # cells of every array that have a value
@@ -154,13 +154,13 @@ class Campaign:
         return f"programs {self.programs:,}, tokens {self.tokens:,}, wrong {self.wrong:,}{least}"
 
 
-def forced(network: GPT2LMHeadModel, runs: list[TextRun], found: Campaign) -> None:
+def forced(network: PreTrainedModel, runs: list[TextRun], found: Campaign) -> None:
     """Read runs in one pass and count the words that the network would not have written."""
     rows = [_tokens(run) for run in runs]
     widest = max(map(len, rows))
     padded = torch.tensor([row + [0] * (widest - len(row)) for row in rows], device=network.device)
     with torch.no_grad(), kernels(network.device):
-        hidden = network.transformer(
+        hidden = network.base_model(
             padded, attention_mask=torch.ones_like(padded), use_cache=False
         ).last_hidden_state
         for run, row, states in zip(runs, rows, hidden, strict=True):
@@ -178,7 +178,7 @@ def forced(network: GPT2LMHeadModel, runs: list[TextRun], found: Campaign) -> No
                 found.failed.append("\n".join(run.program.words))
 
 
-def generated(network: GPT2LMHeadModel, runs: list[TextRun], found: Campaign) -> None:
+def generated(network: PreTrainedModel, runs: list[TextRun], found: Campaign) -> None:
     """Run texts at once by plain ``generate()`` and count the words that are not the run's."""
     rows = [_tokens(run) for run in runs]
     prompts = [row[: -len(run.words)] for row, run in zip(rows, runs, strict=True)]
@@ -186,7 +186,7 @@ def generated(network: GPT2LMHeadModel, runs: list[TextRun], found: Campaign) ->
     pad = network.generation_config.pad_token_id
     asked = torch.tensor([[pad] * (widest - len(row)) + row for row in prompts])
     mask = torch.tensor([[0] * (widest - len(row)) + [1] * len(row) for row in prompts])
-    generate: Any = network.generate  # type: ignore[misc]
+    generate: Any = network.generate
     with torch.no_grad(), kernels(network.device):
         made = generate(
             asked.to(network.device), attention_mask=mask.to(network.device),

@@ -8,57 +8,37 @@ exponentials. ``repeat`` and ``while_`` are loops around all that.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from functools import reduce
 
-import torch
 from torch import Tensor
 
 from iceform.computer.exact import whole
 from iceform.computer.graph import Block, Graph, Loop, Node
-from iceform.errors import BoundError, ProgramError
-from iceform.targets.text.allocating import Element, Mark, TextCode, TextInstruction, TextPlace
-from iceform.targets.text.terms import TABLES, ScalarTerm, Slot, TermTable
+from iceform.errors import ProgramError
+from iceform.targets.text.allocating import Mark, TextPlace
+from iceform.targets.text.term_lines import ONE, TermWriter
+from iceform.targets.text.terms import ScalarTerm, Slot
 from iceform.targets.text.words import TextSizes
 
-_ZERO, _ONE = Fraction(0), Fraction(1)
 
-
-class TextEmitter:
+class TextEmitter(TermWriter):
     """Writes the instructions of one algorithm on one set of data.
 
     Attributes
     ----------
-    code
-        What was written.
-    data
-        What slots hold before the first instruction: a number, or one for each cell.
     outputs
         For each answer and component what it is read from: a slot, or a number.
-    indices
-        The slots that address arrays, and their names.
     """
 
     def __init__(
         self, graph: Graph, X: Tensor, y: Tensor, parameters: dict[str, Tensor], sizes: TextSizes
     ) -> None:
-        self.sizes, self.samples = sizes, len(X)
+        super().__init__(sizes, len(X))
         self.X, self.y, self.parameters = X, y, parameters
-        self.terms = TermTable()
-        self.code: TextCode = []
-        self.data: dict[Slot, list[Fraction]] = {}
         self.outputs: dict[str, list[Slot | Fraction]] = {}
-        self.own, self.other, self.cell = Slot(False, "i"), Slot(False, "j"), Slot(False, "k")
-        self.indices = {self.own: "i", self.other: "j", self.cell: "k"}
-        self._tables: dict[str, Slot] = {}
         self._values: dict[Node, list[ScalarTerm]] = {}
-        self._settled: dict[ScalarTerm, Slot] = {}  # terms that a slot holds
-        self._local: dict[ScalarTerm, Slot] = {}  # of the sample at hand, in a loop over samples
-        self._uses: Counter[ScalarTerm] = Counter()
-        self._index = self.own
         self._depth = 0  # of loops around what is written
         self._block(graph.block)
         roots = {name: self._components(node) for name, node in graph.outputs.items()}
@@ -188,7 +168,7 @@ class TextEmitter:
             pairs += [(s, new[k if len(new) > 1 else 0]) for k, s in enumerate(slots)]
         self._copy(pairs)
         if count is not None:
-            self._emit(count, "-", [count, _ONE], ">", top)
+            self._emit(count, "-", [count, ONE], ">", top)
         else:
             assert test is not None
             self._emit(test, "copy", [test], ">", top)
@@ -217,331 +197,6 @@ class TextEmitter:
                 for slot, place in _in_order(lanes):
                     self._emit(self._cell_of(slot), "copy", [self._element(place)])
 
-    def _element(self, place: TextPlace) -> TextPlace:
-        return self._cell_of(place) if isinstance(place, Slot) else place
-
-    def _cell_of(self, slot: Slot) -> Slot | Element:
-        """A scalar itself, of an array the cell of the sample at hand."""
-        return Element(slot, self._index) if slot.array else slot
-
-    # ---------------------------------------------------------------------- terms become slots
-
-    def _held(self, term: ScalarTerm) -> Slot | Fraction:
-        """Where a settled term is."""
-        if term.kind == "number":
-            return term.value
-        if term.kind == "read":
-            slot: Slot = term.attr
-            return slot
-        return self._settled[term]
-
-    def _is_held(self, term: ScalarTerm) -> bool:
-        return term.kind in ("number", "read") or term in self._settled
-
-    def _prepare(self, roots: Sequence[ScalarTerm]) -> None:
-        """Everything that needs loops over the samples, so that scalar roots can be written."""
-        terms = self._reachable(roots)
-        open_ = [t for t in terms if not self._is_held(t)]
-        self._uses = Counter(a for t in open_ for a in t.args)
-        self._uses.update(roots)
-        stage = dict.fromkeys(terms, 0)
-        for t in open_:  # arguments come before what is made of them
-            stage[t] = max(stage[a] for a in t.args) + (t.kind in ("total", "attended"))
-        kept = [t for t in terms if self._needs_array(t, roots, terms, stage)]
-        for level in range(max(stage.values(), default=0) + 1):
-            here = [t for t in kept if stage[t] == level and t.kind != "part"]
-            sums = [t for t in terms if t.kind == "total" and stage[t] == level + 1]
-            self._sample_loop(here, [t for t in sums if not self._is_held(t)])
-            for t in terms:
-                if t.kind == "attended" and stage[t] == level + 1 and t not in self._settled:
-                    self._attend(t)
-
-    def _settle(self, roots: Sequence[ScalarTerm]) -> None:
-        """Write what the roots need; a scalar is in a slot then, a lane in an array."""
-        self._prepare(roots)
-        for root in roots:
-            if not root.lane and not self._is_held(root):
-                self._operand(root)
-
-    def _reachable(self, roots: Iterable[ScalarTerm]) -> list[ScalarTerm]:
-        """The terms that roots are made of and that are not held, arguments first."""
-        seen: dict[ScalarTerm, None] = {}
-
-        def visit(term: ScalarTerm) -> None:
-            if term not in seen:
-                if not self._is_held(term):
-                    for a in term.args:
-                        visit(a)
-                seen[term] = None
-
-        for root in roots:
-            visit(root)
-        return list(seen)
-
-    def _needs_array(
-        self, term: ScalarTerm, roots: Sequence[ScalarTerm], terms: list[ScalarTerm],
-        stage: dict[ScalarTerm, int],
-    ) -> bool:  # fmt: skip
-        """Whether a lane is read by a later loop than the one that computes it."""
-        if not term.lane or self._is_held(term):
-            return False
-        if term in roots:
-            return True
-        readers = [t for t in terms if term in t.args and not self._is_held(t)]
-        return any(
-            t.kind == "attended" or (t.kind != "total" and stage[t] > stage[term]) for t in readers
-        )
-
-    @contextmanager
-    def _over_samples(self, index: Slot | None = None, held: Sequence[Slot] = ()) -> Iterator[None]:
-        """A loop over the samples around what is written meanwhile."""
-        index = self.own if index is None else index
-        outer_index, outer_local = self._index, self._local
-        self._index, self._local = index, dict(outer_local)
-        self._emit(index, "copy", [Fraction(self.samples - 1)])
-        top = Mark()
-        self.code.append(top)
-        yield
-        end = self._emit(index, "-", [index, _ONE], ">=", top)
-        end.over_samples, end.held = True, tuple(held)
-        self._index, self._local = outer_index, outer_local
-
-    def _sample_loop(self, arrays: list[ScalarTerm], sums: list[ScalarTerm]) -> None:
-        if not arrays and not sums:
-            return
-        for term in (*arrays, *(s.args[0] for s in sums)):
-            self._hoist(term)
-        slots = {term: Slot(True) for term in arrays}
-        totals = {term: Slot(False) for term in sums}
-        for slot in totals.values():
-            self._emit(slot, "copy", [_ZERO])
-        with self._over_samples():
-            for term, slot in slots.items():
-                self._into(Element(slot, self._index), term)
-                self._settled[term] = slot
-            for term, slot in totals.items():
-                self._add_to(slot, term.args[0])
-        self._settled.update(totals)
-
-    def _hoist(self, term: ScalarTerm) -> None:
-        """Compute what is the same for all samples before a loop over them."""
-        for a in term.args:
-            if a.lane:
-                if not self._is_held(a):
-                    self._hoist(a)
-            elif a.kind == "affine" and term.kind in ("add", "affine"):
-                self._operand(a.args[0])
-            else:
-                self._operand(a)
-
-    # ---------------------------------------------------------------------------- instructions
-
-    def _emit(
-        self, dst: Slot | Element, operation: str, operands: list[TextPlace],
-        test: str | None = None, target: Mark | None = None,
-    ) -> TextInstruction:  # fmt: skip
-        instruction = TextInstruction(dst, operation, operands, test, target)
-        self.code.append(instruction)
-        return instruction
-
-    def _operand(self, term: ScalarTerm) -> TextPlace:
-        """Where a term is; it is written first if it is nowhere yet."""
-        if self._is_held(term):
-            return self._element(self._held(term))
-        if term not in self._local:
-            slot = Slot(False)
-            self._into(slot, term)
-            if not term.lane:
-                self._settled[term] = slot
-                return slot
-            self._local[term] = slot
-        return self._local[term]
-
-    def _into(self, dst: Slot | Element, term: ScalarTerm) -> None:
-        """Write a term's value to a place."""
-        if self._is_held(term) or term in self._local or term.kind in ("total", "part"):
-            self._emit(dst, "copy", [self._operand(term)])
-        elif term.kind in ("add", "affine"):
-            self._chain(dst, None, term)
-        elif term.kind == "product":
-            self._emit(dst, "*", [self._operand(a) for a in term.args])
-        elif term.kind == "call":
-            self._emit(dst, term.attr, [self._operand(a) for a in term.args])
-        else:
-            self._look_up(dst, term)
-
-    def _add_to(self, slot: Slot, term: ScalarTerm) -> None:
-        self._chain(slot, slot, term)
-
-    def _chain(self, dst: Slot | Element, start: Slot | None, term: ScalarTerm) -> None:
-        """``dst = start + term`` for a sum: one line for each part, products included."""
-        parts, shift = self._parts(term, term.lane, top=True)
-        plain: list[tuple[bool, TextPlace]] = []
-        products: list[tuple[bool, list[TextPlace]]] = []
-        for atom, factor in parts.items():
-            up = factor > 0
-            if abs(factor) != 1:
-                products.append((up, [self._factor(abs(factor)), self._operand(atom)]))
-            elif atom.kind == "product" and self._single(atom, term.lane):
-                products.append((up, [self._operand(a) for a in atom.args]))
-            else:
-                plain.append((up, self._operand(atom)))
-        if shift:
-            plain.append((shift > 0, abs(shift)))
-        self._lines(dst, start, plain, products)
-
-    def _factor(self, value: Fraction) -> Fraction:
-        """A factor; refused where its word is 0, which would drop what it is a factor of."""
-        form = self.sizes.format
-        if form.nearest(value) == "0":
-            raise BoundError(
-                f"the factor {float(value):.3g} is nearer to 0 than to the least number of this "
-                f"machine, {form.word(1)}. Scale the data, or take a machine with more fraction."
-            )
-        return value
-
-    def _lines(
-        self, dst: Slot | Element, start: Slot | None, plain: list[tuple[bool, TextPlace]],
-        products: list[tuple[bool, list[TextPlace]]],
-    ) -> None:  # fmt: skip
-        if not self.sizes.third_operand:
-            for up, factors in products:
-                slot = Slot(False)
-                self._emit(slot, "*", factors)
-                plain.append((up, slot))
-            products = []
-        plain.sort(key=lambda p: not p[0])
-        products.sort(key=lambda p: not p[0])
-        total: TextPlace | None = start
-        steps: list[tuple[str, list[TextPlace]]] = []
-        if total is None and plain and plain[0][0]:
-            total = plain.pop(0)[1]
-        if total is None and products and products[0][0]:
-            steps.append(("*", products.pop(0)[1]))
-            total = _RUNNING
-        if total is None:
-            total = _ZERO
-        for up, factors in products:
-            steps.append(("c + a * b" if up else "c - a * b", [total, *factors]))
-            total = _RUNNING
-        for up, place in plain:
-            steps.append(("+" if up else "-", [total, place]))
-            total = _RUNNING
-        if not steps:
-            steps.append(("copy", [total]))
-        last: Slot | Element = dst
-        for k, (operation, places) in enumerate(steps):
-            to = dst if k == len(steps) - 1 or start is not None else Slot(False)
-            self._emit(to, operation, [last if p is _RUNNING else p for p in places])
-            last = to
-
-    def _parts(
-        self, term: ScalarTerm, lane: bool, *, top: bool = False
-    ) -> tuple[dict[ScalarTerm, Fraction], Fraction]:
-        """A sum as factors of terms that are not sums of this place, and a number."""
-        if term.kind == "number":
-            return {}, term.value
-        if self._is_held(term) or term in self._local:
-            return {term: _ONE}, _ZERO
-        open_ = top or self._single(term, lane)
-        if term.kind == "affine":
-            factor, shift = term.attr
-            inner = term.args[0]
-            if abs(factor) == 1 and open_:
-                parts, number = self._parts(inner, lane)
-                return {a: f * factor for a, f in parts.items()}, number * factor + shift
-            return {inner: factor}, shift
-        if term.kind == "add" and open_:
-            parts, number = self._parts(term.args[0], lane)
-            others, more = self._parts(term.args[1], lane)
-            out = dict(parts)
-            for atom, factor in others.items():
-                out[atom] = out.get(atom, _ZERO) + factor
-            return {a: f for a, f in out.items() if f}, number + more
-        return {term: _ONE}, _ZERO
-
-    def _single(self, term: ScalarTerm, lane: bool) -> bool:
-        """Whether a term is computed where it is used: once, in this loop."""
-        return (
-            self._uses[term] <= 1
-            and term.lane == lane
-            and term not in self._local
-            and not self._is_held(term)
-        )
-
-    # ---------------------------------------------------------------------- softmax and tables
-
-    def _attend(self, term: ScalarTerm) -> None:
-        """A softmax over the samples, for one query or for the query of each sample."""
-        width, count = term.attr
-        query, rest = term.args[:width], term.args[width:]
-        key, rest = rest[:width], rest[width:]
-        value, bias = rest[:count], rest[count:]
-        parts = [self.terms.part(term, k) for k in range(count)]
-        for q in query:
-            if not q.lane:
-                self._operand(q)
-        for slot, part in zip((Slot(term.lane) for _ in parts), parts, strict=True):
-            self._settled[part] = slot
-        self._settled[term] = Slot(term.lane)  # never written: the parts are
-        outs = [self._settled[part] for part in parts]
-        if not term.lane:
-            self._softmax(query, key, value, bias, outs, Slot(True))
-            return
-        # an inner loop reads or writes all their cells while the outer one runs
-        arrays = [s for t in term.args if t.lane and isinstance(s := self._held(t), Slot)]
-        scores = Slot(True)
-        with self._over_samples(held=[*arrays, scores]):
-            places = [self._cell_of(o) for o in outs]
-            self._softmax(query, key, value, bias, places, scores)
-
-    def _softmax(
-        self, query: Sequence[ScalarTerm], key: Sequence[ScalarTerm], value: Sequence[ScalarTerm],
-        bias: Sequence[ScalarTerm], outs: Sequence[Slot | Element], scores: Slot,
-    ) -> None:  # fmt: skip
-        queries = [self._operand(q) for q in query]
-        top, total = Slot(False), Slot(False)
-        sums = [Slot(False) for _ in value]
-        self._emit(top, "copy", [-self.sizes.format.value(self.sizes.format.largest)])
-        with self._over_samples(self.other):
-            score = Element(scores, self._index)
-            plain = [(True, self._operand(b)) for b in bias]
-            products = [(True, [q, self._operand(k)]) for q, k in zip(queries, key, strict=True)]
-            self._lines(score, None, plain, products)
-            self._emit(top, "max", [top, score])
-        for slot in (total, *sums):
-            self._emit(slot, "copy", [_ZERO])
-        with self._over_samples(self.other):
-            weight = Slot(False)
-            self._emit(weight, "-", [Element(scores, self._index), top])
-            self._emit(weight, "exp", [weight])
-            self._emit(total, "+", [total, weight])
-            for slot, v in zip(sums, value, strict=True):
-                self._lines(slot, slot, [], [(True, [weight, self._operand(v)])])
-        share = Slot(False)
-        self._emit(share, "recip", [total])
-        for out, slot in zip(outs, sums, strict=True):
-            self._emit(out, "*", [slot, share])
-
-    def _look_up(self, dst: Slot | Element, term: ScalarTerm) -> None:
-        """A function of one's own: a table in an array, and a straight line between two cells."""
-        function, end = TABLES[term.attr]
-        last = self.sizes.cells - 2  # the line above the last argument needs one cell more
-        if term.attr not in self._tables:
-            slot = self._tables[term.attr] = Slot(True)
-            points = torch.arange(last + 2).tolist()
-            self.data[slot] = [Fraction(function(end * p / last)) for p in points]
-        table, place, rest, low = self._tables[term.attr], Slot(False), Slot(False), Slot(False)
-        entry = Element(table, self.cell)
-        self._emit(place, "*", [self._operand(term.args[0]), Fraction(last / end)])
-        self._emit(self.cell, "floor", [place])
-        self._emit(rest, "-", [place, self.cell])
-        self._emit(low, "copy", [entry])
-        self._emit(self.cell, "+", [self.cell, _ONE])
-        rise = Slot(False)
-        self._emit(rise, "-", [entry, low])
-        self._lines(dst, None, [(True, low)], [(True, [rest, rise])])
-
 
 _WHOLE: dict[str, Callable[[TextEmitter, Node, list[list[ScalarTerm]]], list[ScalarTerm]]] = {
     "sum": TextEmitter._sum,
@@ -563,7 +218,6 @@ _EACH: dict[str, Callable[..., ScalarTerm]] = {  # component by component
     "apply": lambda terms, node, a: terms.formula(node.attr, a),
     **dict.fromkeys(("spread", "bounded", "stored"), lambda terms, node, a: a),
 }
-_RUNNING = Slot(False, "the result of the line before")
 
 
 def _from_outside(loop: Loop) -> list[Node]:

@@ -147,7 +147,8 @@ class TextFeatures:
         """Every feature, in order."""
         label = self.label_bits
         sizes = {
-            "one": 1, "start": 1, "recent": 1, "angle": 2 * len(self.periods),
+            "one": 1, "start": 1,
+            **({} if self.sizes.is_rotary else {"recent": 1, "angle": 2 * len(self.periods)}),
             # of words
             "word.label": label, "word.next": label, "is_label": 1, "is_trace": 1,
             "is_write": 1, "is_number": 1, "is_end": 1,
@@ -325,8 +326,10 @@ class TextFeatures:
         }  # fmt: skip
 
     def positions(self) -> Float[Tensor, "p f"]:
-        """Every position's features: how recent it is, and its angles."""
+        """Every position's features: how recent it is, and its angles; of rotary ones none."""
         table = _Table(self.all, self.sizes.positions)
+        if self.sizes.is_rotary:
+            return table.rows
         p = torch.arange(self.sizes.positions, dtype=torch.float64)[:, None]
         turns = 2 * math.pi * p / torch.tensor(self.periods).double()
         table.put(

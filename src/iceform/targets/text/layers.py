@@ -27,6 +27,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -34,6 +35,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.heads import Design, Head, Move, Row, Vocabulary
+from iceform.heads.head import Pair
 from iceform.targets.text.features import SLOT_BITS, TextFeatures, code
 from iceform.targets.text.words import FUNCTIONS
 
@@ -46,7 +48,17 @@ KIND = 4096.0  # of the right kind of word there
 BALLAST = {"float32": 2.0**16, "float64": 2.0**30}
 EPSILON = 1e-5  # as GPT-2 has it
 
-Logit = tuple[tuple[Row, Row], ...]
+
+@dataclass(frozen=True)
+class TurningPairs:
+    """Two pairs of rows at places that a rotary embedding turns together; ``place`` is which."""
+
+    place: int
+    first: Pair
+    second: Pair
+
+
+Logit = tuple[Pair | TurningPairs, ...]
 ONE = Row(constant=1.0)
 
 
@@ -70,6 +82,7 @@ class TextLayers:
 
     features: TextFeatures
     gathers: bool = True
+    carries: ClassVar[int] = HEAD  # numbers, by one head
 
     @cached_property
     def design(self) -> Design:
@@ -115,12 +128,20 @@ class TextLayers:
 
     def heads(self, role: str, logit: Logit, moves: Sequence[Move]) -> Iterator[Head]:
         """As many heads of one logit as the moves need."""
-        parts = [moves[k : k + HEAD] for k in range(0, len(moves), HEAD)]
+        parts = [moves[k : k + self.carries] for k in range(0, len(moves), self.carries)]
         for number, part in enumerate(parts, 1):
             name = role if len(parts) == 1 else f"{role}, part {number} of {len(parts)}"
-            yield Head(name, logit, tuple(part))
+            yield self.head(name, logit, part)
 
-    def match(self, query: Sequence[str], key: str, scale: float, exempt: Row) -> Logit:
+    def head(self, role: str, logit: Logit, moves: Sequence[Move]) -> Head:
+        """One head."""
+        return Head(role, self.placed(logit), tuple(moves))
+
+    def placed(self, logit: Logit) -> tuple[Pair, ...]:
+        """The pairs of a logit in the places of a head: one after the other where none turns."""
+        return tuple(pair for pair in logit if not isinstance(pair, TurningPairs))
+
+    def match(self, query: Sequence[str], key: str, scale: float, exempt: Row) -> tuple[Pair, ...]:
         """0 where two codes agree, at most -2 scale elsewhere, 0 on exempt tokens.
 
         The query is the sum of codes of which all but one are 0.
@@ -140,6 +161,10 @@ class TextLayers:
         """As a key: RECENT a token."""
         return reads("recent", RECENT * self.features.span)
 
+    def recency(self) -> Logit:
+        """RECENT logits more for every token that is later."""
+        return ((ONE, self.recent()),)
+
     @property
     def far(self) -> float:
         """More than recency can make up."""
@@ -158,7 +183,7 @@ class TextLayers:
         yield from self.heads(f"{tokens} back: {role}", tuple(rows), moves)
 
     def _latest(self, flag: str, role: str, moves: Sequence[Move]) -> Iterator[Head]:
-        logit = (self.only(reads(flag), 2 * self.far), (ONE, self.recent()))
+        logit = (self.only(reads(flag), 2 * self.far), *self.recency())
         yield from self.heads(f"latest {role}", logit, moves)
 
     def _look_backs(self) -> Iterator[Head]:
@@ -223,7 +248,7 @@ class TextLayers:
             Move(plus(reads("jump", 1.0, k), reads("line.next", -1.0, k)), {("branch", k): 1.0})
             for k in range(self.features.label_bits)
         ]
-        return Head("branch", logit, tuple(moves))
+        return self.head("branch", logit, moves)
 
     # ------------------------------------------------------------------------ layers 2, 3
 
@@ -239,7 +264,7 @@ class TextLayers:
             logit = (
                 *self.match([uses], "into.index", self.far, Row()),
                 self.only(self._written(), 2 * self.far),
-                (ONE, self.recent()),
+                *self.recency(),
             )
             yield from self.heads(f"index of {role}", logit, self.copies(("place", cell)))
 
@@ -254,7 +279,7 @@ class TextLayers:
         bits = self.features.name_bits + self.features.cell_bits
         return (
             *name, *cell, (ONE, plus(low, lower)), self.only(self._written(), 2 * self.far),
-            (ONE, self.recent()),
+            *self.recency(),
             (times(idle, 2 * (bits + 2) * self.far), reads("start")),
         )  # fmt: skip
 
@@ -299,7 +324,7 @@ class TextLayers:
 
     def _own(self, role: str, lead: Row, value: Row, to: str, factor: float = 1.0) -> Head:
         """The token itself where ``lead`` is negative, the start token where it is positive."""
-        return Head(role, self._lead(lead), (Move(value, {(to, 0): factor}),))
+        return self.head(role, self._lead(lead), (Move(value, {(to, 0): factor}),))
 
     def _lead(self, lead: Row) -> Logit:
         """The token itself at the logit 0, the start token at ``lead``, all others far below."""
@@ -367,7 +392,7 @@ class TextLayers:
                 lead = SHARP / (f.least_shift * 2.0**-bits) * scale * sign
                 row = plus(reads("one", lead * edge), reads("result", -lead))
                 role = f"{'above' if sign > 0 else 'below'} segment {j}"
-                yield Head(role, self._lead(row), (Move(self._unless_start(1.0), writes),))
+                yield self.head(role, self._lead(row), (Move(self._unless_start(1.0), writes),))
 
     def _steps(self) -> Iterator[Head]:
         f = self.features.format
@@ -388,7 +413,7 @@ class TextLayers:
             row = plus(reads("one", lead * side * edge * scale), reads("rest", -lead * side))
             writes = {(f"digit{digit}", j): 1.0, ("rest", 0): -side * width}
             role = f"digit {digit + 1}, {'above' if side > 0 else 'below'} {edge:g}"
-            yield Head(role, self._lead(row), (Move(self._unless_start(1.0), writes),))
+            yield self.head(role, self._lead(row), (Move(self._unless_start(1.0), writes),))
 
     # -------------------------------------------------------------------------------- scores
 

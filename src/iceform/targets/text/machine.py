@@ -1,4 +1,4 @@
-"""TextComputer: a stock GPT-2 whose prompt is a program as text, and whose continuation is its run.
+"""TextComputer: a stock GPT-2 or Llama; the prompt is a program, what follows is its run.
 
     computer = TextComputer()
     computer.run("1: s = a * a goto end   a = 1.5")      # 's = 2.25 [end]'
@@ -16,6 +16,7 @@ import json
 import re
 import tempfile
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import asdict, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -42,31 +43,38 @@ from iceform.targets.text.interpreter import TextRun, check
 from iceform.targets.text.layers import TextLayers
 from iceform.targets.text.numbers import NumberFormat
 from iceform.targets.text.proof import certify
+from iceform.targets.text.rotary import RotaryLayers
 from iceform.targets.text.syntax import ProgramText, TextError, parse
 from iceform.targets.text.words import END, LIBRARY, TextSizes
 from iceform.validation import check_choice, check_matmul_precision, full_precision
 
 if TYPE_CHECKING:
-    from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 KIND = "text computer"
 GENERATION = "generation_config.json"
 TRUTH = "ground_truth.json"
 MODES = ("prompt", "weights")
 _FORMAT = ("bits", "fraction", "top")
+_ACTIVATION = {"gpt2": {"activation_function": "gelu_new"}, "llama": {"hidden_act": "silu"}}
+_TITLES = {"gpt2": "GPT-2", "llama": "Llama"}
+# Of a config: what no run depends on.
+_LOOSE = ("architectures", "dtype", "use_cache", "cache_implementation", "transformers_version",
+          "_from_model_config")  # fmt: skip
+_ATTENTION = ("sdpa", "eager")
 _LABEL = re.compile(r"\s*(\d+:)")
 _EXAMPLE = "1: s = a * a goto end\na = 1.5"
 
 
 class TextComputer:
-    """A GPT-2 that runs what you type.
+    """A GPT-2, or a Llama, that runs what you type.
 
     Parameters
     ----------
     sizes
         How large it is; by keyword instead: ``bits``, ``fraction``, ``top`` of its numbers,
         ``labels``, ``scalars``, ``arrays``, ``indices``, ``cells``, ``positions``, ``tables``,
-        ``dtype``.
+        ``dtype``, ``architecture`` ("gpt2" or "llama").
     mode
         "prompt": programs are text. "weights": one program is in the weights, the text is its data.
     program
@@ -102,9 +110,9 @@ class TextComputer:
 
     def __repr__(self) -> str:
         held = "" if self._held is None else f", {len(self._held.lines)} lines in the weights"
-        d = self.design
+        d, kind = self.design, "llama, " if self.sizes.is_rotary else ""
         return (
-            f"TextComputer({self.sizes.dtype}, {len(d.layers)} layers, width {d.hidden}, "
+            f"TextComputer({kind}{self.sizes.dtype}, {len(d.layers)} layers, width {d.hidden}, "
             f"{len(self.sizes.words)} words{held})"
         )
 
@@ -151,7 +159,8 @@ class TextComputer:
     @cached_property
     def layers(self) -> TextLayers:
         """What heads do."""
-        return TextLayers(self.features, gathers=self._held is None)
+        kind = RotaryLayers if self.sizes.is_rotary else TextLayers
+        return kind(self.features, gathers=self._held is None)
 
     @property
     def design(self) -> Design:
@@ -164,13 +173,14 @@ class TextComputer:
         found: torch.dtype = getattr(torch, self.sizes.dtype)
         return found
 
+    @cached_property
     def _written(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        known = architecture("gpt2")
+        known = architecture(self.sizes.architecture)
         known.check_fits(self.design)
         assert known.with_ids is not None
         config, tensors = known.with_ids(self.design, self.layers.vocabulary(self._words()))
         config |= {
-            "activation_function": "gelu_new", "bos_token_id": 0, "pad_token_id": self._end,
+            **_ACTIVATION[self.sizes.architecture], "bos_token_id": 0, "pad_token_id": self._end,
             "eos_token_id": self._end, "dtype": self.sizes.dtype,
         }  # fmt: skip
         return config, {name: t.to(self.dtype).contiguous() for name, t in tensors.items()}
@@ -191,33 +201,33 @@ class TextComputer:
 
     def config(self) -> dict[str, Any]:
         """config.json."""
-        return self._written()[0]
+        return deepcopy(self._written[0])
 
     def tensors(self) -> dict[str, Tensor]:
         """The weights that the sizes (and the program in the weights) imply."""
-        return self._written()[1]
+        return {name: tensor.clone() for name, tensor in self._written[1].items()}
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the weights that the sizes imply."""
-        return digest(self.tensors())
+        return digest(self._written[1])
 
-    def model(self, dtype: torch.dtype | None = None, attention: str = "sdpa") -> GPT2LMHeadModel:
-        """A new ``GPT2LMHeadModel`` with these weights."""
+    def model(self, dtype: torch.dtype | None = None, attention: str = "sdpa") -> PreTrainedModel:
+        """A new ``GPT2LMHeadModel`` or ``LlamaForCausalLM`` with these weights."""
         _check_dtype(self.dtype, dtype or self.dtype)
-        from transformers import GPT2Config, GPT2LMHeadModel
+        check_choice("attention", attention, _ATTENTION)
+        from transformers import AutoConfig, AutoModelForCausalLM
 
-        config, tensors = self._written()
-        settings: Any = GPT2Config
-        make: Any = GPT2LMHeadModel
-        made: Any = make(settings(**config, attn_implementation=attention))
-        stock: GPT2LMHeadModel = made.to(self.dtype).eval()
-        stock.load_state_dict(tensors)
+        settings = AutoConfig.for_model(**self.config())
+        make: Any = AutoModelForCausalLM.from_config
+        made = make(settings, attn_implementation=attention)
+        stock: PreTrainedModel = made.to(self.dtype).eval()
+        stock.load_state_dict(self._written[1])
         made.generation_config.update(**self._generation())
         return stock
 
     @cached_property
-    def _network(self) -> GPT2LMHeadModel:
+    def _network(self) -> PreTrainedModel:
         return self.model()
 
     def _generation(self) -> dict[str, Any]:
@@ -226,8 +236,12 @@ class TextComputer:
             "bos_token_id": 0, "pad_token_id": self._end, "eos_token_id": self._end,
         }  # fmt: skip
 
-    def attest(self, network: GPT2LMHeadModel) -> str:
-        """The digest of a network's weights; refused if the sizes imply others."""
+    def attest(self, network: PreTrainedModel) -> str:
+        """The digest of a network's weights; refused if the sizes imply others, or a config."""
+        self._check_config("config", network.config.to_dict(), self.config())
+        plain = type(network.generation_config)().to_dict()
+        decoding: dict[str, Any] = network.generation_config.to_dict()
+        self._check_config("generation config", decoding, {**plain, **self._generation()})
         found = digest(dict(network.state_dict()))
         if found != self.digest:
             raise IntegrityError(
@@ -236,12 +250,22 @@ class TextComputer:
             )
         return found
 
+    def _check_config(self, what: str, said: dict[str, Any], implied: dict[str, Any]) -> None:
+        """Refuse a setting that is not what the sizes imply."""
+        for name, value in implied.items():
+            held = said.get(name, value)  # None, False and 0 are all of a setting that is off
+            if name not in _LOOSE and held != value and (held or value):
+                raise IntegrityError(
+                    f"the network's {what} has {name} = {held!r}, the sizes imply {value!r}; "
+                    "nothing is promised of others. Take TextComputer.model()."
+                )
+
     @full_precision
     def run(
         self,
         text: str | Sequence[str],
         *,
-        network: GPT2LMHeadModel | None = None,
+        network: PreTrainedModel | None = None,
         **generation: Any,
     ) -> str | list[str]:
         """What ``generate()`` writes after a text, or after each of several at once.
@@ -250,14 +274,22 @@ class TextComputer:
         decoding only: a program is run, not drawn.
         """
         _check_greedy(generation)
+        if not isinstance(text, str | list | tuple):
+            kind = type(text).__name__
+            raise ProgramError(f"run() takes a text or a list of texts, got {kind}. Pass a str.")
         texts = [text] if isinstance(text, str) else list(text)
         runs = [self.check(one) for one in texts]
+        if not runs:
+            return []
         stock = self._network if network is None else network
+        if not hasattr(stock, "generation_config"):
+            kind = type(stock).__name__
+            raise ParameterError(f"run(..., network=...) takes TextComputer.model(), got a {kind}.")
         _check_dtype(self.dtype, next(stock.parameters()).dtype)
         check_matmul_precision(self.dtype)
         self.attest(stock)
         asked = self.tokenizer(texts, padding=True, return_tensors="pt").to(stock.device)
-        generate: Any = stock.generate  # type: ignore[misc]
+        generate: Any = stock.generate
         with kernels(stock.device), torch.no_grad():
             made = generate(
                 asked.input_ids, attention_mask=asked.attention_mask, do_sample=False, num_beams=1,
@@ -276,7 +308,7 @@ class TextComputer:
     @cached_property
     def certificate(self) -> TextCertificate:
         """What is proven of the weights that the sizes imply."""
-        return self.certify(self.tensors())
+        return self.certify(self._written[1])
 
     def certify(self, tensors: dict[str, Tensor]) -> TextCertificate:
         """What is proven of these weights."""
@@ -303,7 +335,7 @@ class TextComputer:
         """Write a folder that ``pipeline("text-generation", path)`` runs without this package."""
         folder = Path(path)
         check_path(folder)
-        config, tensors = self._written()
+        config, tensors = self._written
         record = {
             "sizes": asdict(self.sizes), "mode": self.mode, "program": self.program,
             "certificate": self.certificate.to_dict(), "weights_sha256": self.digest,
@@ -344,6 +376,8 @@ class TextComputer:
         example = _EXAMPLE if self._held is None else "a = 1.5"
         return _CARD.format(
             mode="" if self._held is None else _IN_WEIGHTS.format(program=self.program),
+            tag=self.sizes.architecture, title=_TITLES[self.sizes.architecture],
+            kind=self._written[0]["architectures"][0],
             example=example.replace("\n", "\\n"), layers=len(d.layers), heads=d.heads,
             hidden=d.hidden, words=len(self.sizes.words), dtype=self.sizes.dtype,
             positions=self.sizes.positions, largest=self.sizes.format.words[-1],
@@ -361,6 +395,8 @@ def _sizes(sizes: TextSizes | None, named: dict[str, Any]) -> TextSizes:
             f"{', '.join(sorted(known))}."
         )
     base = TextSizes() if sizes is None else sizes
+    if not isinstance(base, TextSizes):
+        raise ParameterError(f"TextComputer(sizes) takes a TextSizes, got {type(base).__name__}.")
     form = replace(base.format, **{k: named.pop(k) for k in _FORMAT if k in named})
     return replace(base, format=form, **named)
 
@@ -412,12 +448,12 @@ library_name: transformers
 pipeline_tag: text-generation
 tags:
 - iceform
-- gpt2
+- {tag}
 ---
 
-# A GPT-2 that runs what you type
+# A {title} that runs what you type
 
-A stock `GPT2LMHeadModel`. Nothing was trained, and no code comes with it: the weights follow from
+A stock `{kind}`. Nothing was trained, and no code comes with it: the weights follow from
 sizes. The prompt is a program; what the model writes is its run, token for token what an exact
 interpreter writes.
 {mode}

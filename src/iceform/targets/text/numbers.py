@@ -19,6 +19,7 @@ from functools import cached_property
 from iceform.errors import CapacityError, ProgramError
 
 MOST_LEVELS = 2**20  # a vocabulary, and a row of weights for each
+_MOST_UNITS = 52  # binary digits of a level, so that float64 holds all of them
 _DECIMAL = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 
 
@@ -31,6 +32,9 @@ class NumberFormat:
     top: int = 7
 
     def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if type(value) is not int:
+                raise ProgramError(f"NumberFormat({name}={value!r}): whole numbers only.")
         if self.bits < 1 or self.fraction < 0 or self.top < 1:
             raise ProgramError(
                 f"{self}: bits and top are at least 1 and fraction is at least 0. "
@@ -41,6 +45,11 @@ class NumberFormat:
                 f"{self} has no level but fractions of its step: top + fraction is "
                 f"{self.top + self.fraction}, and bits is {self.bits}. Take bits of at most "
                 f"{self.top + self.fraction}."
+            )
+        if self.fraction + self.top > _MOST_UNITS:
+            raise CapacityError(
+                f"{self}: numbers of {self.fraction + self.top} binary digits do not fit into "
+                f"float64. Take fraction + top of at most {_MOST_UNITS}."
             )
         if self.count > MOST_LEVELS:
             raise CapacityError(

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING
 
 from iceform.errors import CapacityError, DtypeError, ProgramError
 from iceform.targets.text.numbers import NumberFormat
+from iceform.validation import check_choice
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -65,6 +66,7 @@ ARRAYS = tuple(string.ascii_uppercase)
 MOST_LABELS = 999  # three digits, as the tokenizer's look-behind has them
 MOST_TABLES = 99
 DTYPES = ("float32", "float64")
+ARCHITECTURES = {"gpt2": DTYPES, "llama": DTYPES[:1]}  # and the dtypes that each computes in
 
 # What the tokenizer keeps, first match first; the last one catches what is no word.
 _STOP = r"(?=[\s,)]|$)"
@@ -112,7 +114,7 @@ class TextSizes:
     ``labels``: lines of a program; ``scalars``: names a to z, then t0, t1, ...; ``arrays``: capital
     letters; ``indices``: how many of i j k l m n p q address arrays; ``cells``: of each array;
     ``positions``: tokens in all; ``tables``: tokens of the prefix after ``<s>``, which a program in
-    the weights keeps its numbers in.
+    the weights keeps its numbers in; ``architecture``: "gpt2", or "llama", in float32 only.
     """
 
     format: NumberFormat = NumberFormat()  # noqa: RUF009 - frozen
@@ -124,6 +126,7 @@ class TextSizes:
     positions: int = 4096
     tables: int = 0
     dtype: str = "float32"
+    architecture: str = "gpt2"
 
     def __post_init__(self) -> None:
         limits = (
@@ -137,14 +140,22 @@ class TextSizes:
         )
         for name, least, most in limits:
             value = getattr(self, name)
-            if not least <= value <= most:
+            if type(value) is not int or not least <= value <= most:
                 raise CapacityError(
-                    f"TextSizes(..., {name}={value}): between {least} and {most} are possible."
+                    f"TextSizes(..., {name}={value!r}): a whole number between {least} and {most} "
+                    "is possible."
                 )
         if self.dtype not in DTYPES:
             raise DtypeError(
                 f"TextSizes(..., dtype={self.dtype!r}): a text machine is written in float32 or "
                 "float64. Half precision cannot hold its scores."
+            )
+        check_choice("architecture", self.architecture, tuple(ARCHITECTURES))
+        if self.dtype not in ARCHITECTURES[self.architecture]:
+            raise DtypeError(
+                f"TextSizes(..., dtype={self.dtype!r}, architecture={self.architecture!r}): "
+                "transformers computes a Llama's norms in float32 whatever the weights are. Take "
+                "float32, or a GPT-2."
             )
         missing = [i for i in INDICES[: self.indices] if i not in self.scalar_names]
         if missing:
@@ -164,6 +175,11 @@ class TextSizes:
     def third_operand(self) -> bool:
         """Whether c + a * b is one line, as in float64 machines only."""
         return self.dtype == "float64"
+
+    @property
+    def is_rotary(self) -> bool:
+        """Whether positions turn queries and keys, and nothing else says where a token is."""
+        return self.architecture == "llama"
 
     @property
     def scalar_names(self) -> tuple[str, ...]:

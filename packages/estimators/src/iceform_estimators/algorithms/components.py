@@ -37,6 +37,7 @@ from iceform_estimators.algorithms.record import EstimationAlgorithm, Peer, opti
 from iceform_estimators.machine import MachineRun, Source
 from iceform_estimators.machine.problem import STRAIGHT, WATCHED, WIDENED, Scaling, check_magnitudes
 from iceform_estimators.machine.stream import IDENTITY
+from iceform_estimators.tuning import ROUNDED, SLACK
 
 _RANK = 1e-12  # of the largest variance: directions below it are rounding
 _LEDGER = (
@@ -267,7 +268,7 @@ def _prove(
     residuals = _residuals(source, scaling, found, values)
     gaps = torch.stack([_gap(exact, float(v), j) for j, v in enumerate(values)]) - noise
     sines = torch.where(gaps > 0, residuals / gaps, math.inf)
-    errors = torch.where(sines < 1, math.sqrt(2) * sines, math.inf) * (1 + 1e-9)
+    errors = torch.where(sines < 1, math.sqrt(2) * sines, math.inf) * ROUNDED
     errors = errors + torch.stack([_stretched(v) for v in found])
     worst = int(errors.argmax())
     steps = (
@@ -292,7 +293,7 @@ def _eigenvalues(matrix: Tensor) -> tuple[Tensor, float]:
     left = vectors.mT @ (matrix @ vectors) - torch.diag(values)
     turned = vectors.mT @ vectors - torch.eye(p, dtype=matrix.dtype, device=matrix.device)
     rounded = 5 * (p + 2) * UNIT * math.sqrt(p) * size
-    return values, 1.001 * (float(left.norm()) + 2 * float(turned.norm()) * size + rounded)
+    return values, SLACK * (float(left.norm()) + 2 * float(turned.norm()) * size + rounded)
 
 
 def _stretched(v: Tensor) -> Tensor:

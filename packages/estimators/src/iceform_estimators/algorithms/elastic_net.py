@@ -43,6 +43,7 @@ from iceform_estimators.machine.proofs import Dependence, Proof, enclose, lower,
 from iceform_estimators.machine.solvers import Iterate, Solution, nesterov
 from iceform_estimators.machine.stream import CLIP
 from iceform_estimators.machine.whitening import evenly, sharpened
+from iceform_estimators.tuning import PEER_TOLERANCE, ROUNDED, SLACK
 
 _HOST = (
     "momentum, and where it begins anew",
@@ -89,7 +90,7 @@ class ElasticNet(LinearModel):
     lookup: ClassVar[str] = "the residual, and in a second prompt a clip: the soft threshold"
     estimator: ClassVar[str] = "InContextElasticNet"
     peer: ClassVar[Peer | None] = Peer(
-        "sklearn.linear_model.ElasticNet", settings={"tol": 1e-12, "max_iter": 100_000}
+        "sklearn.linear_model.ElasticNet", settings={"tol": PEER_TOLERANCE, "max_iter": 100_000}
     )
     example = staticmethod(flats)
     several: ClassVar[bool] = True
@@ -378,7 +379,7 @@ def prove_sparse(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> Proof
     shift = float(gradient[-1].abs() + error[-1]) if problem.scaling.intercept else 0.0
     radius = math.sqrt(2 * gap) + shift
     if (known is None or known.kind == "estimated") and not problem.source.weighed:
-        moved = radius * math.sqrt(problem.source.rows) * (1 + 1e-9)
+        moved = radius * math.sqrt(problem.source.rows) * ROUNDED
         reach = DerivationStep("D", "sqrt(2 gap)", radius, "root mean square of the fitted values")
         return Proof.of(radius, computed, *steps, reach, support=kept, moved=moved)
     if metric is not None and known is not None:
@@ -397,7 +398,7 @@ def _box(
         return None
     most = float((thresholds * w.abs()).sum()) + math.sqrt(2 * gap * _mean_square(problem, w))
     far = w.abs() + most / torch.where(thresholds > 0, thresholds, 0.0)
-    return torch.where(zero, 0.0, (1 + 1e-9) * far)
+    return torch.where(zero, 0.0, ROUNDED * far)
 
 
 def prove_nonnegative(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> Proof:
@@ -431,7 +432,7 @@ def prove_nonnegative(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> 
         nu = norm_of(metric, least[kept], error[kept])
         steps.append(DerivationStep("D", "least subgradient under w >= 0", nu, "strong convexity"))
         proof = Proof.of(nu, metric, *steps, support=kept)
-        reach = (hessian.diagonal().clamp(min=0) + slips).sqrt() * nu * (1 + 1e-3)
+        reach = (hessian.diagonal().clamp(min=0) + slips).sqrt() * nu * SLACK
         zero = at_zero & (slope > reach + 2 * off)
         steps.append(
             DerivationStep("zero", "coefficients proven zero", int(zero.sum()), "their slope > 0")
@@ -469,7 +470,7 @@ def _screen(
     lost = float(torch.where(penalised, w.abs() * error, 0.0).sum())
     lost += (len(w) + 8) * UNIT * float(added.sum())
     gap = 0.5 * rho * (1 - s) ** 2 + max(float(terms.sum()), 0.0) + lost
-    moved = diagonal.sqrt() * math.sqrt(2 * gap) * (1 + 1e-9)
+    moved = diagonal.sqrt() * math.sqrt(2 * gap) * ROUNDED
     # Thresholds are products and quotients of what was given: three roundings.
     surely = thresholds * (1 - 8 * UNIT)
     return gap, penalised & (s * size + moved < surely) & (w == 0)

@@ -18,8 +18,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from iceform.expressions import Loss, ScalarFunction
-from iceform.expressions.losses import Curvature, vouched
+from iceform.expressions import Curvature, Loss, ScalarFunction, vouched
 from iceform_estimators.algorithms.examples import fan
 from iceform_estimators.algorithms.linear import LinearModel
 from iceform_estimators.algorithms.record import Peer, labels_of, option

@@ -41,13 +41,13 @@ from iceform_estimators.machine.problem import (
 from iceform_estimators.machine.proofs import Proof, gram_slip, lengths_in, lower, norm_of
 from iceform_estimators.machine.solvers import Solution, minimise
 from iceform_estimators.machine.stream import CLIP_SQUARED
+from iceform_estimators.tuning import HUBER_ALPHA, HUBER_EPSILON, ROUNDED, SLACK
 
 _FIRST = 0.5  # scale that is tried, in units of the labels' deviation
 _ROUNDS = 60  # of the search for the scale
 _NARROW = 1e-12  # relative width at which the scale is found
 _SMALLEST = 1e-8  # of the scale relative to the labels': below it the fit is exact
 _GROWTHS = 12  # balls tried for the proof, each twice as large
-_SLACK = 1 + 1e-9  # sums and roots
 _IN_MEMORY = 1 << 22  # entries of the data up to which a dual is looked for
 _POLISH = 2  # steps to a better one
 _NEAR = (1.0, 2.0**8, 2.0**16)  # times the scale: samples that a line may be meant to go through
@@ -85,13 +85,14 @@ class Huber(LinearModel):
     example = staticmethod(outliers)
 
     epsilon: float = field(
-        default=1.35,
+        default=HUBER_EPSILON,
         metadata=option(
             "Where squares end, in units of the residuals' scale.", low=1, slider=(1, 5)
         ),
     )
     alpha: float = field(
-        default=1e-4, metadata=option("The penalty's weight.", low=0, slider=(1e-4, 10))
+        default=HUBER_ALPHA,
+        metadata=option("The penalty's weight.", low=0, slider=(HUBER_ALPHA, 10)),
     )
 
     begin_scale: float | None = field(default=None, kw_only=True, compare=False, repr=False)
@@ -102,7 +103,7 @@ class Huber(LinearModel):
     def stream(self, machine: MachineRun, source: Source) -> Result:
         search = _Scale(self, machine, source)
         sigma, solution, problem = search.run()
-        proof = _prove(search, problem, solution.w, sigma)
+        proof = _prove(search, solution.w, sigma)
         problem.passes = search.passes
         machine.ledger.note("host", "the search for the scale")
         machine.ledger.note("host", "the proof: gradient and curvature at the answer, enclosed")
@@ -303,7 +304,7 @@ class _Joint:
             moves = self.radius * lengths_in(samples, self.whitener[:-1])
             scale = self.radius * float(self.whitener[-1].norm())
             drift = (moves + t.abs() * scale) / max(self.sigma - scale, UNIT)
-        drift = 1.001 * drift + off
+        drift = SLACK * drift + off
         safe = (t.abs() + drift < self.epsilon).to(t)
         rows = torch.cat([samples, -t[:, None]], 1)
         safe = self.encoding.weigh(safe, y)
@@ -327,7 +328,7 @@ class _Joint:
         return [torch.cat([slope, share.sum()[None]]), torch.cat([lost, lost_share[None]])]
 
 
-def _prove(search: _Scale, problem: LinearProblem, w: Tensor, sigma: float) -> Proof:
+def _prove(search: _Scale, w: Tensor, sigma: float) -> Proof:
     """The distance of (w, sigma) to the joint optimum, on samples that stay inside."""
     source, model = search.source, search.model
     rows, weight = source.rows, source.total
@@ -366,10 +367,10 @@ def _prove(search: _Scale, problem: LinearProblem, w: Tensor, sigma: float) -> P
         safe = inside
         scale = radius * float(start.whitener[-1].norm())
         bent = 2 * math.sqrt(float(turn)) * float(safe.whitener[-1].norm())
-        kept = (1 - 1.001 * bent) / (1 + scale / sigma)
+        kept = (1 - SLACK * bent) / (1 + scale / sigma)
         distance = norm_of(safe, gradient, error) / kept if kept > 0 else math.inf
         stretch = spectral_norm(start.factor.mT @ safe.whitener)
-        if distance * stretch * 1.001 <= radius:
+        if distance * stretch * SLACK <= radius:
             found = distance
             break
         radius *= 2
@@ -426,7 +427,7 @@ class _Weakly:
         farthest = torch.where(held, (2 * whole / self.ridge).sqrt(), reach)
         if search.base.intercept:
             moved = level * (self.w.abs() + farthest)
-            reach[-1] = _SLACK * (2 * whole + float(moved[:-1].sum()))
+            reach[-1] = ROUNDED * (2 * whole + float(moved[:-1].sum()))
             free[-1] = False
         least, epsilon = 0.0, search.model.epsilon  # no loss is below 0
         data = (samples, labels, shares)
@@ -446,7 +447,7 @@ class _Weakly:
         told = Excess(2 * base.size * (excess + stored), over if bool(free.any()) else "")
         if bool(free.any()):
             return Proof(math.inf, eye, (last, step), excess=told)
-        box = torch.where(held, (2 * excess / self.ridge).sqrt(), reach) * _SLACK
+        box = torch.where(held, (2 * excess / self.ridge).sqrt(), reach) * ROUNDED
         unit = search.model.epsilon * self.sigma
         return Proof(
             math.inf, eye, (last, step), box=box / unit, excess=told, scope="over all scales >= 0"
@@ -467,8 +468,8 @@ class _Weakly:
         held, heavy = self.ridge > 0, a.abs() * shares
         steep = ((a * shares) @ samples).abs() + _round(samples) * (heavy @ samples.abs())
         found = -float((a * shares) @ labels) - _round(samples) * float(heavy @ labels.abs())
-        found -= float((steep.square() / (2 * self.ridge))[held].sum()) * _SLACK
-        found -= float((steep * (self.w.abs() + reach))[~held].sum()) * _SLACK
+        found -= float((steep.square() / (2 * self.ridge))[held].sum()) * ROUNDED
+        found -= float((steep * (self.w.abs() + reach))[~held].sum()) * ROUNDED
         return found if found > 0 else 0.0
 
 

@@ -13,11 +13,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from iceform.arithmetic.doubled import Doubled, softmax_average
+from iceform.arithmetic import Doubled, softmax_average
 from iceform.certificates import Certificate, DerivationStep, Result
 from iceform.errors import BoundError
-from iceform.heads import SoftmaxAverage
-from iceform.heads.lookups import LARGEST_LOGIT
+from iceform.heads import LARGEST_LOGIT, SoftmaxAverage
 from iceform.validation import unit_roundoff
 from iceform_estimators.algorithms.examples import wave
 from iceform_estimators.algorithms.in_memory import centred, check_near, in_memory
@@ -131,7 +130,7 @@ class KernelRegression(EstimationAlgorithm):
         if data.rows * data.x.numel() <= _SMALL and len(answer) == data.rows:
             again = lambda: _again(data.x, data.y, data.x, gamma)  # noqa: E731
             certificate = machine.compared(answer, again, 0, certificate)
-        return machine.result(answer, certificate, 1, parts={"gamma": gamma}, _predict=memory)
+        return machine.result(answer, certificate, 1, parts={"gamma": gamma}, predictor=memory)
 
     def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
         return self.exact(x, labels_of(y), x)

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from iceform_estimators.algorithms.elastic_net import ElasticNet
 from iceform_estimators.algorithms.record import Peer
+from iceform_estimators.tuning import PEER_TOLERANCE
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Lasso(ElasticNet):
     objective: ClassVar[str] = "min |Xw + b - y|^2 / 2n + alpha |w|_1"
     estimator: ClassVar[str] = "InContextLasso"
     peer: ClassVar[Peer | None] = Peer(
-        "sklearn.linear_model.Lasso", settings={"tol": 1e-12, "max_iter": 100_000}
+        "sklearn.linear_model.Lasso", settings={"tol": PEER_TOLERANCE, "max_iter": 100_000}
     )
 
     l1_ratio: float = field(default=1.0, init=False)

@@ -42,6 +42,7 @@ from iceform_estimators.machine.proofs import Proof, certificate_of, prove
 from iceform_estimators.machine.solvers import PRECONDITIONERS, Solution, minimise, whitened_at
 from iceform_estimators.machine.sources import split
 from iceform_estimators.machine.stream import read_line, table_of
+from iceform_estimators.tuning import TOLERANCE
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +98,7 @@ class LinearModel(EstimationAlgorithm):
         metadata=option("Whether there is an intercept; it is not penalised.", command=False),
     )
     tol: float = field(
-        default=1e-9,
+        default=TOLERANCE,
         kw_only=True,
         metadata=option(
             "Length of the last step, relative to the coefficients.", low=0, open="low"
@@ -273,7 +274,7 @@ def fitted_choices(problem: ChoiceProblem, solution: Solution) -> Result:
     return run.result(
         coef, certificate, problem.passes, parts={"intercept": intercept},
         errors={"intercept": last}, converged=solution.converged,
-        history=tuple(solution.history), _predict=LinearPredictor(run.machine, coef.mT, intercept),
+        history=tuple(solution.history), predictor=LinearPredictor(run.machine, coef.mT, intercept),
     )  # fmt: skip
 
 
@@ -341,7 +342,7 @@ def line_result(
     return machine.result(
         coef, certificate, passes,
         parts={"intercept": intercept, **parts}, errors={"intercept": intercept_error},
-        _predict=LinearPredictor(machine.machine, coef, intercept, response), **rest,
+        predictor=LinearPredictor(machine.machine, coef, intercept, response), **rest,
     )  # fmt: skip
 
 

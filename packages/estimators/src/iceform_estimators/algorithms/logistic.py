@@ -22,6 +22,7 @@ from iceform_estimators.machine.multinomial import ChoiceProblem, chances, promp
 from iceform_estimators.machine.problem import SCALED
 from iceform_estimators.machine.solvers import minimise
 from iceform_estimators.machine.stream import table_of
+from iceform_estimators.tuning import C_SLIDER, PEER_TOLERANCE
 
 _SATURATED = 64.0  # the sigmoid is 0 or 1 to 1e-28 beyond
 
@@ -60,7 +61,7 @@ class Logistic(LinearClassifier):
     estimator: ClassVar[str] = "InContextLogisticRegression"
     peer: ClassVar[Peer | None] = Peer(
         "sklearn.linear_model.LogisticRegression",
-        settings={"tol": 1e-12, "max_iter": 100_000, "solver": "newton-cholesky"},
+        settings={"tol": PEER_TOLERANCE, "max_iter": 100_000, "solver": "newton-cholesky"},
     )
     example = staticmethod(lambda: flats("let"))
 
@@ -70,7 +71,7 @@ class Logistic(LinearClassifier):
             "The inverse of the penalty's weight; inf for none.",
             low=0,
             open="low, infinite",
-            slider=(1e-2, 1e3),
+            slider=C_SLIDER,
         ),
     )
 

@@ -43,8 +43,7 @@ from torch import Tensor
 from iceform.arithmetic import at_most, exponent_of, times_power
 from iceform.certificates import Certificate, DerivationStep, Result
 from iceform.errors import BoundError, PrecisionError, ProgramError
-from iceform.heads import SoftmaxAverage
-from iceform.heads.lookups import LARGEST_LOGIT
+from iceform.heads import LARGEST_LOGIT, SoftmaxAverage
 from iceform.validation import unit_roundoff
 from iceform_estimators.algorithms.examples import blobs, wave
 from iceform_estimators.algorithms.in_memory import centred, check_labels, check_near, in_memory
@@ -140,7 +139,7 @@ class KNeighbors(EstimationAlgorithm):
         if self.weights == "distance":
             machine.ledger.note("host", "distances of the neighbours, and their logarithms")
         answer = replace(memory, machine=machine)(memory.samples[:first])
-        return machine.result(answer, memory.certificate(), k + 1, _predict=memory)
+        return machine.result(answer, memory.certificate(), k + 1, predictor=memory)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from iceform_estimators.algorithms.record import Peer, option
 from iceform_estimators.machine import Machine, MachineRun, Source
 from iceform_estimators.machine.problem import SCALED, Encoding, GradientTask, slip_of
 from iceform_estimators.machine.proofs import data_of
+from iceform_estimators.tuning import SLACK, TOLERANCE
 
 # Of the step: margins above 40 * reach / this are read as exactly 0 or 1. Logits stay below 2^40.
 _SHARPNESS = {torch.float64: 2.0**36, torch.float32: 2.0**24}
@@ -78,7 +79,7 @@ class Perceptron(LinearClassifier):
             "Most passes of the frozen machine over the data.", low=1, estimator="max_iter"
         ),
     )
-    tol: float = field(default=1e-9, init=False)  # a mistake is a mistake
+    tol: float = field(default=TOLERANCE, init=False)  # a mistake is a mistake
     precondition: str = field(default="diagonal", init=False)
 
     def loss(self) -> Loss:
@@ -231,7 +232,7 @@ class _Margins:
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
         samples, labels, _ = self.encoding(x, y)
         m = (samples @ self.w).abs()
-        off = slip_of(samples, self.w, labels) + 1.001 * (samples.abs() @ self.slip)
+        off = slip_of(samples, self.w, labels) + SLACK * (samples.abs() @ self.slip)
         return [m.max(), -m.min(), -(m - off).min()]
 
 

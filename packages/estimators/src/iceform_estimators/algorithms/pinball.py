@@ -34,18 +34,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from iceform.arithmetic import UNIT
+from iceform.arithmetic import UNIT, exponent_of, times_power
 from iceform.arithmetic.double_double import (
     SUMMED,
     DoubleDouble,
     add,
     dot,
-    exponent_of,
     mul,
     pair,
     sub,
     sum_last,
-    times_power,
     two_sum,
 )
 from iceform.certificates import DerivationStep, Excess
@@ -55,6 +53,7 @@ from iceform_estimators.machine.problem import Encoding, LinearProblem, slip_of
 from iceform_estimators.machine.proofs import Proof, prove
 from iceform_estimators.machine.solvers import Solution, minimise
 from iceform_estimators.machine.sources import ArraySource, split
+from iceform_estimators.tuning import ROUNDED, SLACK
 
 _MORE = 4  # times as many samples are looked at as the answer goes through
 _DEPENDS = 1e-9  # a sample that adds less than this to the others' span is passed over
@@ -64,7 +63,6 @@ _SHARE = 4  # one sample in so many may be exchanged: the passes are to find the
 _NEARLY = 2.0  # two more where no weight is beyond its limits by more than this
 _COPIES = 64  # times as many samples as coefficients may lie on the line, all copies of as many
 _TINY = 1e-9  # beyond its limits a weight may be before its sample is exchanged
-_SLACK = 1 + 1e-3  # as everywhere where whitening is computed
 _REFINED = 4  # times, where R A is the identity up to this:
 _APART = 2.0**-8
 
@@ -139,7 +137,7 @@ def solved(samples: ArraySource, near: Tensor) -> tuple[DoubleDouble, Tensor] | 
             v = add(v, pair(inverse @ rest.double()))
     lost = 16 * SUMMED * (a.abs() @ v.hi.abs() + y.abs())
     off = inverse.abs() @ (rest.hi.abs() + rest.lo.abs() + lost)
-    off = (1 + 1e-9) * (off + apart / (1 - apart) * off.max())
+    off = ROUNDED * (off + apart / (1 - apart) * off.max())
     zero = (a[_single(a, y)] != 0).any(0)
     v, off = (
         DoubleDouble(*(torch.where(zero, 0.0, part) for part in v)),
@@ -372,7 +370,7 @@ def sharply(problem: LinearProblem, w: Tensor, thresholds: Tensor, quantile: flo
         most = float(largest) + float(widest) * value / float(thresholds[held].min())
         gap = value + float(shrunk * inner) / n + most * float(free)
         over = "all lines"
-    bound = (1 + 1e-9) * (max(gap, 0.0) + added)
+    bound = ROUNDED * (max(gap, 0.0) + added)
     return Excess(bound * problem.scaling.size, f"{over}, the corner of the loss sharp")
 
 
@@ -397,7 +395,7 @@ class _SidesTask:
         samples, labels, _ = self.encoding(x, y)
         low, _ = self.encoding.lows(x, y)
         z = samples @ self.w - labels
-        moves = _SLACK * self.radius * (samples @ self.whitener).norm(dim=1)
+        moves = SLACK * self.radius * (samples @ self.whitener).norm(dim=1)
         moves = moves + 2 * slip_of(samples, self.w, labels)
         above, below = z > moves, z < -moves
         weights = self.encoding.weigh(torch.ones_like(z), y)
@@ -500,7 +498,7 @@ def _dual_room(
     lost = lost + (len(samples) + 8) * UNIT * left.hi.abs()  # in whatever coordinates it is taken
     # |X_B^-T rho| <= |T' rho| / sqrt(p), T T' the inverse of X_B'X_B / p from above.
     reach = (proof.whitener.mT @ left.double()).norm() + (proof.whitener.abs().mT @ lost).norm()
-    off = _SLACK * float(reach) / math.sqrt(len(samples)) + 4 * UNIT
+    off = SLACK * float(reach) / math.sqrt(len(samples)) + 4 * UNIT
     low, high = limits
     summed = (len(size) * _COPIES + 8) * UNIT * (high - low)  # limits are sums of copies' weights
     return float((torch.minimum(weights - low, high - weights) - summed).min()) - off

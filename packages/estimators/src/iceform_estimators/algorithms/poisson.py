@@ -13,6 +13,7 @@ from iceform.expressions import Loss, loss_named
 from iceform_estimators.algorithms.examples import counts
 from iceform_estimators.algorithms.linear import LinearModel
 from iceform_estimators.algorithms.record import Peer, option
+from iceform_estimators.tuning import PEER_TOLERANCE
 
 
 def _rate(z: Tensor) -> Tensor:
@@ -43,7 +44,7 @@ class Poisson(LinearModel):
     estimator: ClassVar[str] = "InContextPoissonRegressor"
     peer: ClassVar[Peer | None] = Peer(
         "sklearn.linear_model.PoissonRegressor",
-        settings={"tol": 1e-12, "max_iter": 100_000, "solver": "newton-cholesky"},
+        settings={"tol": PEER_TOLERANCE, "max_iter": 100_000, "solver": "newton-cholesky"},
     )
     example = staticmethod(counts)
     response: ClassVar[Callable[[Tensor], Tensor] | None] = staticmethod(_rate)

@@ -31,6 +31,7 @@ from iceform_estimators.machine.proofs import Proof, prove
 from iceform_estimators.machine.solvers import Solution, minimise
 from iceform_estimators.machine.sources import ArraySource, Source
 from iceform_estimators.machine.stream import MachineRun
+from iceform_estimators.tuning import ROUNDED
 
 UNIT = "unit"  # the step of a certificate that says what a corner's width is in
 _WIDTH = 0.05  # of a corner, in deviations of the labels, to begin with
@@ -202,7 +203,7 @@ class Quantile(LinearModel):
         if exact is not None:
             problem.machine.ledger.note("host", "the line through them, to the last digit")
             (whole, low), off = exact
-            last = (1 + 1e-9) * float(low[-1].abs() + off[-1])
+            last = ROUNDED * float(low[-1].abs() + off[-1])
             step = DerivationStep(
                 "e", "of the line through B, in pairs", float(off.max()), "solved again"
             )
@@ -218,7 +219,7 @@ class Quantile(LinearModel):
         return replace(
             found, answer=coef, parts={**found.parts, "intercept": constant},
             certificate=certificate, errors={"intercept": last if self.fit_intercept else 0.0},
-            _predict=LinearPredictor(problem.machine.machine, coef, constant),
+            predictor=LinearPredictor(problem.machine.machine, coef, constant),
         )  # fmt: skip
 
 

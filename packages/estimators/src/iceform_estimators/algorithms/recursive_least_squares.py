@@ -181,7 +181,7 @@ class Recursion:
         return machine.result(
             coef, certificate, self.passes,
             parts={"intercept": intercept}, errors={"intercept": last},
-            _predict=LinearPredictor(machine.machine, coef, intercept),
+            predictor=LinearPredictor(machine.machine, coef, intercept),
         )  # fmt: skip
 
     def _again(self, sums: _Sums, computed: Metric, metric: Metric) -> Proof:

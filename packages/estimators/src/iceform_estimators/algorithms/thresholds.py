@@ -42,6 +42,7 @@ from iceform_estimators.machine.proofs import (
 )
 from iceform_estimators.machine.solvers import Solution
 from iceform_estimators.machine.whitening import sharpened
+from iceform_estimators.tuning import SLACK
 
 _LEAST, _SAFER, _NONE = 1e-3, 10.0, 1e-7  # shares of a curvature that is safe, grown and given up
 _FLATTER = 0.5  # of its slope at first: what a step may rise by where it ends
@@ -49,7 +50,6 @@ _TRIALS, _SHORT = 3, 0.3
 _LEAP = 64  # times the largest residual so far: as far as a step goes
 _PROGRESS = 0.9
 _NEARLY = 1e-6  # of its threshold: a gradient so near to it may belong to a coefficient beside 0
-_SLACK = 1e-3  # as everywhere where whitening is computed
 _GROWTHS = 4  # of the coefficients that are not proven to be 0
 _TURNS = 16  # of the model's signs, for each coefficient
 _LEVEL = 2.0**-44  # of a diagonal, added to it: features may depend on each other
@@ -235,7 +235,7 @@ def prove_penalised(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> Pr
         found = self_concordant(below, nu, far, first, facts.concordance)
         if not found.radius < math.inf:
             return replace(found, support=kept, excess=excess)
-        grown = math.exp(facts.concordance * far * found.radius) * found.radius * (1 + _SLACK)
+        grown = math.exp(facts.concordance * far * found.radius) * found.radius * SLACK
         moved = (hessian.diagonal().clamp(min=0) + slips).sqrt() * grown
         beside = ~kept & ~(steep + moved < thresholds)
         if not bool(beside.any()):

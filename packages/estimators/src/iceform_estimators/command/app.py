@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from iceform.cli.exits import INTERRUPTED, USAGE
-from iceform.cli.outputs import check_targets, write_all
+from iceform.cli import INTERRUPTED, USAGE
 from iceform.errors import IceformError, ProgramError
 from iceform_estimators.algorithms import Option, kinds, named
+from iceform_estimators.command.outputs import check_targets, write_all
 
 _INSPECT = (
     "iceform inspect is gone, and with it schemas: pandas reads tables now. See what it reads by "

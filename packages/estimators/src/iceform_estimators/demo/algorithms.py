@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from scipy.optimize import minimize
 from sklearn import decomposition, linear_model, neighbors
 from sklearn.exceptions import ConvergenceWarning
@@ -21,7 +22,9 @@ import iceform_estimators as in_context
 from iceform.arithmetic import at_most
 from iceform.certificates import ErrorBound, Ledger
 from iceform.errors import IntegrityError, PrecisionError
+from iceform.run import bind
 from iceform_estimators.demo.houses import Array, Houses
+from iceform_estimators.machine import IDENTITY, Machine
 
 Tick = Callable[[str], None]
 _PERCEPTRON_PASSES = 100
@@ -72,7 +75,6 @@ class ComparisonRow:
     what: str
     passes: int
     seconds: float
-    other_seconds: float
     digest: str
     ledger: Ledger
     same: bool = True
@@ -395,9 +397,21 @@ def _row(job: _Job, answer: _Comparison) -> ComparisonRow:
         what=answer.what,
         passes=answer.ours.n_passes_,
         seconds=answer.seconds[0],
-        other_seconds=answer.seconds[1],
         digest=answer.ours.digest_,
         ledger=answer.ours.ledger_,
         same=answer.same,
         note=answer.note,
     )
+
+
+def literal_difference(data: Houses, machine: Machine) -> float:
+    """How far one prompt by the literal matrices is from the formula they amount to."""
+    rows = machine.samples
+    x = torch.from_numpy(data.x[:rows])
+    y = torch.from_numpy(np.log(data.price[:rows]) - np.log(data.price).mean())
+    w = torch.full(x.shape[1:], 1 / x.shape[1], dtype=torch.float64)
+    z = x @ w - y
+    table = IDENTITY.on(float(z.abs().max()))
+    prompt = machine.start().look_ups(table, x, y, w)
+    literal, fused = (bind(machine.network, name).run(prompt) for name in ("literal", "fused"))
+    return float((literal - fused).abs().max() / fused.abs().max())

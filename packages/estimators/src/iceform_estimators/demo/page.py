@@ -17,22 +17,15 @@ from iceform import plots
 from iceform.arithmetic import at_most
 from iceform_estimators import InContextLasso
 from iceform_estimators.command.console import grid
-from iceform_estimators.demo.algorithms import ComparisonRow, Tick, run_all
+from iceform_estimators.demo.algorithms import ComparisonRow, Tick, literal_difference, run_all
 from iceform_estimators.demo.houses import Houses, load
-from iceform_estimators.demo.planned import COLUMNS, Planned, planned
 from iceform_estimators.demo.program import ProgramDemo, execute
-from iceform_estimators.demo.race import Race, literal_difference, race
 from iceform_estimators.machine import Machine
 from iceform_estimators.pages import Illustration, illustrate, render_page, write
 
 _TALLEST = 14  # coefficients in the picture of the lasso
 _TINY = 1e-16  # where a difference of zero is drawn
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-_WORDS = {
-    "none": "one scale for all",
-    "diagonal": "a scale for each",
-    "whiten": "whitened",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,8 +34,6 @@ class Page:
 
     program: ProgramDemo
     rows: Sequence[ComparisonRow]
-    races: Sequence[Race]
-    planned: Sequence[Planned]
     illustrations: Sequence[Illustration]
     houses: int
     tests: int
@@ -71,11 +62,6 @@ class Page:
             f"the same for {len(self.rows) - len(others)} rows; {len(others)} hold all houses in "
             f"one prompt, by a larger layer, {others[0].digest[:12]}"
         )
-
-    @property
-    def chosen(self) -> str:
-        """The columns of the planned fits."""
-        return ", ".join(COLUMNS)
 
     @property
     def same(self) -> list[ComparisonRow]:
@@ -138,42 +124,6 @@ def _differences(rows: Sequence[ComparisonRow]) -> Illustration:
     )
 
 
-def _races(races: Sequence[Race]) -> Illustration:
-    def draw(theme: plots.Theme) -> Figure:
-        with theme.applied():
-            figure = Figure(figsize=(7.2, 3.4), layout="constrained")
-            axes = figure.subplots()
-            for color, one in zip((theme.faint, theme.hard, theme.spectral), races, strict=True):
-                steps = np.arange(1, len(one.history) + 1)
-                axes.plot(steps, one.history, color=color, marker="o" if len(steps) < 10 else "")
-                axes.annotate(
-                    _WORDS[one.precondition], (steps[-1], one.history[-1]), xytext=(6, 2),
-                    textcoords="offset points", color=color, fontweight="bold",
-                    annotation_clip=False,
-                )  # fmt: skip
-            axes.set_yscale("log")
-            axes.set_xscale("log")
-            axes.set_xlim(0.9, 2.6 * max(len(r.history) for r in races))
-            axes.set_xlabel("steps")
-            axes.set_ylabel("length of the next step")
-            axes.grid()
-        return figure
-
-    none, diagonal, whiten = races
-    return illustrate(
-        draw,
-        title="What preconditioning does",
-        text=(
-            f"Ridge on these houses is ill-conditioned. With one scale for all features, "
-            f"{none.passes} passes with momentum leave {_tidy(none.difference)} of the largest "
-            f"coefficient to go; with a scale for each, {_tidy(diagonal.difference)}. Written "
-            "into the prompts in coordinates in which they are uncorrelated (the host finds these "
-            f"by the eigenvectors of the Gram matrix), {whiten.passes} passes are enough."
-        ),
-        alt="Length of the next step against steps for three ways of scaling them",
-    )
-
-
 def _kept(data: Houses, alpha: float) -> Illustration:
     model = InContextLasso(alpha).fit(data.x, np.log(data.price))
     order = np.argsort(-np.abs(model.coef_))[:_TALLEST][::-1]
@@ -220,34 +170,31 @@ def _tidy(value: float) -> str:
 # ---------------------------------------------------------------------------------------------
 
 
-def run(rows: int | None = None, tick: Tick = lambda what: None) -> Page:
+def run(folder: Path, rows: int | None = None, tick: Tick = lambda what: None) -> Page:
     """Run everything.
 
     Parameters
     ----------
+    folder
+        Where the GPT-2 goes.
     rows
         Only so many houses, for a quick look.
     tick
         Called with a few words after each piece of work.
     """
     started = time.perf_counter()
-    program = execute()
+    program = execute(folder)
     tick("an algorithm of ten lines")
     data = load(rows)
     table, alphas = run_all(data, tick)
-    races = race(data, alphas["ridge"], tick)
     machine = Machine(data.x.shape[1] + 1, layout="stream")
-    inside = planned(data, machine, tick)
     literal = literal_difference(data, machine)
     tick("the literal matrices")
-    figures = [_differences([r for r in table if r.same]), _races(races)]
-    figures.append(_kept(data, alphas["lasso"]))
+    figures = [_differences([r for r in table if r.same]), _kept(data, alphas["lasso"])]
     tick("pictures")
     return Page(
         program=program,
         rows=table,
-        races=races,
-        planned=inside,
         illustrations=figures,
         houses=len(data.x),
         tests=len(data.x_test),
@@ -264,13 +211,16 @@ def run(rows: int | None = None, tick: Tick = lambda what: None) -> Page:
 
 
 def show(out: Path, *, rows: int | None = None) -> Page:
-    """Run, telling the stage on standard error; print the table; write the page to ``out``."""
+    """Run, telling the stage on standard error; print the table; write the page to ``out``.
+
+    Beside the page is the folder ``descent-gpt2``, the checkpoint that it speaks of.
+    """
 
     def tick(what: str) -> None:
         if sys.stderr.isatty():
             print(f"\r{what:<60}\r", end="", file=sys.stderr, flush=True)
 
-    page = run(rows, tick)
+    page = run(out.parent / "descent-gpt2", rows, tick)
     print(_first(page.program))
     print(_table(page))
     print(_words(page))
@@ -280,16 +230,23 @@ def show(out: Path, *, rows: int | None = None) -> Page:
 
 
 def _first(ran: ProgramDemo) -> str:
-    numbers = ", ".join(f"{value:.6f}" for value in ran.answer.tolist())
     return (
         f"{ran.source}\n\n"
         f"{ran.instructions} instructions in a prompt of {ran.tokens} tokens. One frozen block of "
         f"four attention layers, weights {ran.digest[:12]},\nexecuted them in {ran.cycles} cycles, "
-        f"by its matrices alone: w = {numbers};\n"
+        f"by its matrices alone: w = {_listed(ran.answer)};\n"
         f"proven {at_most(ran.certified, '.1e')} from the exact result; torch running the same "
         "lines is "
-        f"{ran.measured:.1e} away\n"
+        f"{ran.measured:.1e} away\n\n"
+        f"The same lines as a stock GPT-2 of {ran.stock.layers} layers, a step each, loaded by "
+        f"AutoModel from {ran.stock.folder}:\nw = {_listed(ran.stock.answer)}; "
+        f"proven {at_most(ran.stock.certified, '.1e')} from the exact result, measured "
+        f"{ran.stock.measured:.1e}\n"
     )
+
+
+def _listed(answer: torch.Tensor) -> str:
+    return ", ".join(f"{value:.6f}" for value in answer.tolist())
 
 
 def _table(page: Page) -> str:
@@ -323,17 +280,4 @@ def _words(page: Page) -> str:
         "        components), relative to the largest; * not the same algorithm",
         "proven: certified distance to the exact answer, same scale; inf: nothing is proven",
     ]
-    lines += [f"ridge, {_WORDS[r.precondition]}: {_outcome(r)}" for r in page.races]
-    lines += [
-        f"{one.name}, the host only writing and adding: {one.passes} passes ({one.fast_passes} by "
-        f"default), {one.difference:.0e} apart, proven {at_most(one.certified, '.0e')}; "
-        f"{len(COLUMNS)} columns"
-        for one in page.planned
-    ]
     return "\n".join(lines) + "\n"
-
-
-def _outcome(one: Race) -> str:
-    if one.converged:
-        return f"done after {one.passes} passes, {one.difference:.0e} from scikit-learn's"
-    return f"not done after {one.passes} passes, {one.difference:.0e} from scikit-learn's"

@@ -1,4 +1,4 @@
-"""The demo's first part: ten lines of Python, and the frozen block that executes them."""
+"""The demo's first part: ten lines of Python, by one frozen block and as a stock GPT-2."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import inspect
 import re
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,12 +22,23 @@ _SAMPLES, _DIM, _DRAWN = 12, 3, 6
 
 
 @ice.algorithm
-def descent(x: Any, y: Any, *, lr: float = 0.5, steps: int = 25) -> Any:
+def descent(x: Any, y: Any, *, lr: float = 0.5, steps: int = 12) -> Any:
     w = ice.zeros_like(x)
     for _ in ice.repeat(steps):
-        p = torch.sigmoid((x * w).sum())
-        w = w - lr * ice.mean((p - y) * x)
+        w = w - lr * ice.mean(x * ((x * w).sum() - y))
     return w
+
+
+@dataclass(frozen=True, eq=False)
+class StockDemo:
+    """The same lines as a checkpoint, run by transformers."""
+
+    folder: Path
+    layers: int
+    width: int
+    answer: Tensor
+    certified: float
+    measured: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,16 +54,20 @@ class ProgramDemo:
     certified: float
     measured: float
     literal: float  # how far the block's matrices and the fused run are apart
+    stock: StockDemo
     illustration: Illustration
     seconds: float
 
 
-def execute() -> ProgramDemo:
-    """Compile the lines, run them by literal attention and fused, and draw the memory."""
+def execute(folder: Path) -> ProgramDemo:
+    """Compile the lines, run them by literal attention and fused, and draw the memory.
+
+    The same lines become a GPT-2 in ``folder``, whose layers are the steps.
+    """
     started = time.perf_counter()
     draw = torch.Generator().manual_seed(0)
     x = 2 * torch.rand(_SAMPLES, _DIM, generator=draw, dtype=torch.float64) - 1
-    y = (x @ torch.tensor([2.0, -1.0, 0.5], dtype=torch.float64) > 0).double()
+    y = x @ torch.tensor([0.5, -0.25, 0.125], dtype=torch.float64)
     program = ice.compile(descent, dim=_DIM, samples=_SAMPLES)
     computer = ice.Computer.for_programs([program])
     run = computer.run(program, x, y, backend="literal")
@@ -73,6 +89,7 @@ def execute() -> ProgramDemo:
         certified=proven(run.enclosure or run.certificate),
         measured=float((run.value - exact).abs().max()),
         literal=float((run.value - fused.value).abs().max()),
+        stock=_stock(program, folder, x, y, exact),
         illustration=illustrate(
             picture,
             title="Memory over time",
@@ -83,6 +100,27 @@ def execute() -> ProgramDemo:
             alt="Every variable of the program, cycle by cycle, while the frozen block runs it",
         ),
         seconds=time.perf_counter() - started,
+    )
+
+
+def _stock(program: ice.Program, folder: Path, x: Tensor, y: Tensor, exact: Tensor) -> StockDemo:
+    """Write the program as a GPT-2, and run what transformers loads."""
+    from transformers import AutoModel
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    written = program.to("gpt2", folder)
+    network = AutoModel.from_pretrained(folder)
+    with torch.no_grad():
+        hidden = network(inputs_embeds=written.prompt(x, y)).last_hidden_state
+    answer = written.read(hidden)
+    return StockDemo(
+        folder=folder,
+        layers=network.config.n_layer,
+        width=network.config.n_embd,
+        answer=answer,
+        certified=proven(ice.check(folder, x, y).certificate),
+        measured=float((answer - exact).abs().max()),
     )
 
 

@@ -18,8 +18,7 @@ from torch.nn import functional as F
 
 from iceform.errors import PrecisionError
 from iceform.expressions import loss_named
-from iceform.tables import Interpolant
-from iceform.tables.storage import SHIPPED
+from iceform.tables import SHIPPED, Interpolant
 from iceform_estimators.machine.stream import CLIP, CLIP_SQUARED, Machine, ScalarTable, table_of
 
 ACTIVATIONS = {

@@ -25,6 +25,7 @@ side is a bound against every line within a distance that is said.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -32,11 +33,10 @@ from torch import Tensor
 
 from iceform.arithmetic import UNIT, at_least
 from iceform.certificates import Excess
-from iceform.expressions import Loss
-from iceform.expressions.losses import Curvature, Scalar
+from iceform.expressions import Curvature, Loss
 from iceform_estimators.machine.problem import Encoding, LinearProblem, slip_of
+from iceform_estimators.tuning import ROUNDED
 
-_SLACK = 1 + 1e-9  # norms and sums of a few products
 _NARROW, _WIDE = 2.0**-20, 2.0**40  # bounds of |b - b_v| that are tried, each 16 times the last
 _NEARBY = 16  # lines up to this many times as large as the one found, or as 1
 
@@ -60,20 +60,20 @@ def held_by_penalty(
     if not facts.convex or bool((free & ~last).any()):
         return None
     held = ~free
-    nu = float((steep[held] / ridge[held].sqrt()).norm()) * _SLACK
+    nu = float((steep[held] / ridge[held].sqrt()).norm()) * ROUNDED
     if not bool(free.any()):
-        return MinimiserBox(2 * nu / ridge.sqrt() * _SLACK, 2 * nu * nu * _SLACK)
+        return MinimiserBox(2 * nu / ridge.sqrt() * ROUNDED, 2 * nu * nu * ROUNDED)
     pull, far = float(steep[-1]), _NARROW
     while far <= _WIDE:
-        rho = (nu + math.sqrt(nu * nu + 2 * pull * far)) * _SLACK
+        rho = (nu + math.sqrt(nu * nu + 2 * pull * far)) * ROUNDED
         slope = problem.loss.derivative.call
         inwards = _Inwards(problem.encoding, w, ridge, facts, slope, rho, far)
         above, below, size = problem.source.reduce(inwards)
         added = (problem.source.count + 8) * UNIT * float(size)
         if float(above) > added and float(below) > added:
             box = torch.full_like(w, far)
-            box[held] = rho / ridge[held].sqrt() * _SLACK
-            return MinimiserBox(box, (nu * rho + pull * far) * _SLACK)
+            box[held] = rho / ridge[held].sqrt() * ROUNDED
+            return MinimiserBox(box, (nu * rho + pull * far) * ROUNDED)
         far *= 16
     return None
 
@@ -90,14 +90,14 @@ class _Inwards:
     w: Tensor
     ridge: Tensor
     facts: Curvature
-    derivative: Scalar  # unchecked: what overflows compares as false
+    derivative: Callable[[Tensor], Tensor]  # unchecked: what overflows compares as false
     rho: float
     far: float
 
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
         samples, labels, offsets = self.encoding(x, y)
         signs = samples[:, -1]
-        reach = (samples[:, :-1] / self.ridge[:-1].sqrt()).norm(dim=1) * self.rho * _SLACK
+        reach = (samples[:, :-1] / self.ridge[:-1].sqrt()).norm(dim=1) * self.rho * ROUNDED
         z = samples @ self.w - labels
         slip = slip_of(samples, self.w, labels) + 4 * UNIT * (z.abs() + self.far + reach)
         out, size = [], z.new_zeros(())
@@ -121,7 +121,7 @@ def above_nothing(problem: LinearProblem, w: Tensor) -> float:
     (total,) = problem.source.reduce(_Above(problem.encoding, w, problem.loss))
     mean = float(total) / float(problem.source.total)
     rounded = 1 + (problem.source.rows + problem.source.count + 32) * 2 * UNIT
-    found = (mean * rounded + float((problem.ridge * w.square()).sum()) / 2) * _SLACK
+    found = (mean * rounded + float((problem.ridge * w.square()).sum()) / 2) * ROUNDED
     return found if found < math.inf else math.inf  # nor where something overflows
 
 
@@ -145,7 +145,7 @@ class _Above:
 def nearby(problem: LinearProblem, w: Tensor, gradient: Tensor, error: Tensor) -> Excess:
     """Against every line near w, by convexity alone."""
     reach, over = near(w)
-    bound = reach * float((gradient.abs() + error).sum()) * _SLACK + returned(problem, w)
+    bound = reach * float((gradient.abs() + error).sum()) * ROUNDED + returned(problem, w)
     return Excess(bound * problem.scaling.size**2, over)
 
 
@@ -156,7 +156,7 @@ def returned(problem: LinearProblem, w: Tensor) -> float:
     task = _MonotoneSlopes(problem.encoding, w, problem.loss.derivative.call, slip)
     (total,) = problem.source.reduce(task)
     penalty = float((problem.ridge * w.square()).sum())
-    found = (float(total) / float(problem.source.total) + 16 * UNIT * penalty) * _SLACK
+    found = (float(total) / float(problem.source.total) + 16 * UNIT * penalty) * ROUNDED
     return found if found < math.inf else math.inf  # nor where something overflows
 
 
@@ -166,7 +166,7 @@ class _MonotoneSlopes:
 
     encoding: Encoding
     w: Tensor
-    derivative: Scalar
+    derivative: Callable[[Tensor], Tensor]
     slip: float
 
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:

@@ -46,7 +46,7 @@ from torch import Tensor
 from iceform.arithmetic import UNIT
 from iceform.certificates import Certificate, DerivationStep
 from iceform.errors import BoundError, ProgramError
-from iceform.expressions.losses import Curvature
+from iceform.expressions import Curvature
 from iceform.heads import SoftmaxAverage
 from iceform.validation import check_capacity
 from iceform_estimators.machine.problem import (

@@ -41,11 +41,11 @@ from torch import Tensor
 from iceform.arithmetic import UNIT, exponent_of, power_of_two
 from iceform.arithmetic.double_double import div, pair, two_sum
 from iceform.errors import BoundError, PrecisionError
-from iceform.expressions import Loss
-from iceform.expressions.losses import Curvature
+from iceform.expressions import Curvature, Loss
 from iceform.tables import Interpolant
 from iceform_estimators.machine.sources import Source, split
 from iceform_estimators.machine.stream import MachineRun, ScalarTable, table_of
+from iceform_estimators.tuning import SLACK
 
 _LEAST, _MOST = 2.0**-200, 2.0**200  # of columns and labels
 _SIZES = (2.0**-260, 2.0**201)  # of scales: as above, and twice a stated bound
@@ -287,7 +287,6 @@ WIDENED = "another table for the next pass, as wide as those residuals"
 STRAIGHT = "a straight line, looked up: without attention the answer is the same but for rounding"
 
 _WIDENINGS = 8  # of a table in one pass; each at least doubles its range
-_SLACK = 1e-3  # norms and lengths of computed vectors, far beyond their rounding
 _ENOUGH = 1e-9  # eigenvalues that are this share of the largest are known from the Gram matrix
 _SQUARES = 8  # of a matrix whose norm is bounded: a share of a hundredth too much
 _WIDEST = 1024  # coefficients: an eigendecomposition costs their cube
@@ -367,7 +366,7 @@ class Metric:
         left = self.vectors.mT @ (self.given @ self.vectors)
         apart = float((left - torch.diag(self.eigenvalues)).norm())
         rounded = 3 * (p + 2) * UNIT * math.sqrt(p) * float(self.given.norm())
-        return (1 + _SLACK) * (apart + rounded * self.stretch**2)
+        return SLACK * (apart + rounded * self.stretch**2)
 
     @cached_property
     def stretch(self) -> float:

@@ -37,7 +37,7 @@ class MachineProgram(Pretrained):
     ) -> Result:
         """The result of a run, whose certificate knows what it speaks of."""
         record = FitRecord(self, found, None) if x is None else FitRecord.of(self, found, x, y)
-        return replace(found, certificate=replace(found.certificate, _verifier=record))
+        return replace(found, certificate=replace(found.certificate, verifier=record))
 
     def stream(self, machine: Any, source: Source) -> Result:
         """Loop a machine that data of any length stream through."""
@@ -133,7 +133,7 @@ def stored(found: Result, dtype: torch.dtype, worst: float) -> Result:
     name = str(dtype).removeprefix("torch.")
     terms = {**found.certificate.terms, f"stored as {name}": worst}
     error = math.nextafter(math.fsum(terms.values()), math.inf)
-    verifier, errors, last = found.certificate._verifier, dict(found.errors), []
+    verifier, errors, last = found.certificate.verifier, dict(found.errors), []
     if errors.get("intercept"):
         by = float(moved(found.intercept, dtype).max())
         errors["intercept"] = math.nextafter(errors["intercept"] + by, math.inf)
@@ -153,6 +153,6 @@ def stored(found: Result, dtype: torch.dtype, worst: float) -> Result:
         excess = replace(excess, over=over)
     certificate = replace(
         found.certificate, error=error, terms=terms, derivation=steps, excess=excess,
-        _verifier=verifier,
+        verifier=verifier,
     )  # fmt: skip
     return replace(found, certificate=certificate, errors=errors)

@@ -31,8 +31,7 @@ from torch import Tensor
 from iceform.arithmetic import UNIT, at_least, at_most
 from iceform.arithmetic.double_double import SUMMED, DoubleDouble, add, dot, mul, pair, sub
 from iceform.certificates import Certificate, DerivationStep, Excess
-from iceform.expressions import ScalarFunction
-from iceform.expressions.losses import Curvature, vouched
+from iceform.expressions import Curvature, ScalarFunction, vouched
 from iceform_estimators.machine.convexity_bounds import (
     above_nothing,
     held_by_penalty,
@@ -51,8 +50,8 @@ from iceform_estimators.machine.problem import (
 )
 from iceform_estimators.machine.sources import Source, split
 from iceform_estimators.machine.whitening import Weigh, evenly, sharpened
+from iceform_estimators.tuning import SLACK
 
-_SLACK = 1e-3  # norms of a few computed numbers; sums of products have their rounding added
 _UNSEEN = 1e-12  # share of a functional in directions that no sample sees: rounding
 _UNCLEAR = 1e-6  # the same, where those directions are not known well enough
 _DOUBLED = 1 << 24  # entries of the data up to which gradients are enclosed in pairs of numbers
@@ -80,7 +79,7 @@ class Newton:
         rounded = 4 * len(self.error) * UNIT * (functionals.abs() @ size @ size.mT)
         reach = self.gradient.abs() + self.error
         known = (turned @ self.gradient).abs() + turned.abs() @ self.error + rounded @ reach
-        return (1 + _SLACK) * (known + self.apart * radius * lengths)
+        return SLACK * (known + self.apart * radius * lengths)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +137,7 @@ class Proof:
             return torch.full_like(functionals[:, 0], math.inf)
         if self.box is not None:
             reach = torch.where(functionals == 0, 0.0, functionals.abs() * self.box).sum(1)
-            return torch.fmin((1 + _SLACK) * reach, replace(self, box=None).bounds(functionals))
+            return torch.fmin(SLACK * reach, replace(self, box=None).bounds(functionals))
         if self.support is not None:
             functionals = functionals[:, self.support]
         lengths = lengths_in(functionals, self.whitener)
@@ -149,7 +148,7 @@ class Proof:
             lost = (turned - turned @ seen @ seen.mT).norm(dim=1)
             allowed = _clarity(self.metric) * turned.norm(dim=1)
             lengths = torch.where(lost > allowed, math.inf, lengths)
-        bounds: Tensor = (1 + _SLACK) * self.radius * lengths
+        bounds: Tensor = SLACK * self.radius * lengths
         if self.newton is None or self.support is not None:
             return bounds
         return torch.fmin(bounds, self.newton.bounds(functionals, lengths, self.radius))
@@ -163,7 +162,7 @@ class Proof:
             whitener = whitener.new_zeros(problem.dim, whitener.shape[1])
             whitener[self.support] = self.whitener
         (far,) = problem.source.largest(_Leverage(problem.encoding, whitener))
-        return (1 + _SLACK) * self.radius * float(far)
+        return SLACK * self.radius * float(far)
 
 
 def lengths_in(rows: Tensor, whitener: Tensor) -> Tensor:
@@ -222,8 +221,8 @@ class EnclosureTask:
         steepest, concordance = self.curvature.steepest, self.curvature.concordance
         slope = 2 * bend if steepest is None else torch.full_like(f, steepest)
         if steepest is None and concordance is not None:  # l'' grows by e^{s |dz|} at most
-            slope = (1 + _SLACK) * bend * torch.exp(concordance * (off + z.lo.abs()))
-        looked, lost = self._moved(f, bend, z.lo, slope)
+            slope = SLACK * bend * torch.exp(concordance * (off + z.lo.abs()))
+        looked, lost = self._moved(f, z.lo, slope)
         lookup = slope * off + f_off + lost
         size = samples.abs()
         heavy = self.encoding.weigh(bend, y)
@@ -252,9 +251,7 @@ class EnclosureTask:
         found = sub(dot(rows, pair(self.w.expand_as(samples))), DoubleDouble(labels, label_low))
         return rows, found, 8 * SUMMED * (samples.abs() @ self.w.abs() + labels.abs())
 
-    def _moved(
-        self, f: Tensor, bend: Tensor, low: Tensor, slope: Tensor
-    ) -> tuple[DoubleDouble, Tensor]:
+    def _moved(self, f: Tensor, low: Tensor, slope: Tensor) -> tuple[DoubleDouble, Tensor]:
         """f at z + low, and what going there by a straight line may be off by."""
         if not self.doubled:
             return pair(f), torch.zeros_like(f)
@@ -345,7 +342,7 @@ class _SafeGram:
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
         samples, labels, _ = self.encoding(x, y)
         z = samples @ self.w - labels
-        moves = (1 + _SLACK) * self.radius * lengths_in(samples, self.whitener)
+        moves = SLACK * self.radius * lengths_in(samples, self.whitener)
         moves = moves + slip_of(samples, self.w, labels)
         kinks = torch.tensor(self.curvature.kinks, dtype=z.dtype, device=z.device)
         moves = moves + 4 * UNIT * kinks.abs().max()  # which are rounded, or next to where it is
@@ -381,7 +378,7 @@ def norm_of(metric: Metric, gradient: Tensor, error: Tensor) -> float:
     if metric.rank:  # T'e = L^{-1/2} V'(e/S)
         longest = float((error / metric.scale).norm()) / math.sqrt(float(metric.eigenvalues[0]))
         longest *= metric.stretch
-        spread = min(spread, (1 + _SLACK) * longest)
+        spread = min(spread, SLACK * longest)
     return metric.norm(gradient) + spread
 
 
@@ -473,7 +470,7 @@ def weigh_by(problem: LinearProblem, facts: Curvature) -> Weigh:
 
     def weigh(z: Tensor, slip: Tensor) -> tuple[Tensor, Tensor]:
         _, _, bend, off = facts.enclose(problem.loss.derivative, z)
-        return bend, off + torch.expm1((1 + _SLACK) * (facts.concordance or 0.0) * slip) * bend
+        return bend, off + torch.expm1(SLACK * (facts.concordance or 0.0) * slip) * bend
 
     return evenly if facts.quadratic else weigh
 
@@ -579,7 +576,7 @@ def self_concordant(
     known: Dependence | None = None,
 ) -> Proof:  # fmt: skip
     """d of a loss with |l'''| <= s l'' whose samples are ``far`` long in the inverse metric."""
-    product = s * far * (1 + _SLACK)
+    product = s * far * SLACK
     if not product * nu < 1:
         return unbounded(
             metric, f"s R nu = {at_most(product * nu, '.3g')} is not below 1: not near enough yet"
@@ -615,7 +612,7 @@ def _piecewise(
         distance = norm_of(below, gradient, error)
         # The ball ||d||_safe <= distance must lie in the one the samples were kept safe on.
         stretch = spectral_norm(metric.factor.mT @ below.whitener)
-        if distance * stretch * (1 + _SLACK) <= radius:
+        if distance * stretch * SLACK <= radius:
             why = "samples that cannot reach a kink within D"
             return Proof.of(
                 distance, below, first, DerivationStep("D", "nu of those", distance, why)

@@ -20,8 +20,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from iceform.arithmetic import at_most, exponent_of, times_power
-from iceform.arithmetic.doubled import Doubled
+from iceform.arithmetic import Doubled, at_most, exponent_of, times_power
 from iceform.certificates import (
     Attestation,
     Certificate,
@@ -39,11 +38,18 @@ from iceform.errors import (
     ShapeError,
 )
 from iceform.expressions import Loss, ScalarFunction
-from iceform.heads import FrozenNetwork, LookUpLayout, LookUps, Prompt, SoftmaxAverage
-from iceform.heads.inspection import Trace, trace_network
-from iceform.heads.lookups import LARGEST_LOGIT, baked
-from iceform.paper import Plan
-from iceform.paper.residual import plan_look_ups
+from iceform.heads import (
+    LARGEST_LOGIT,
+    FrozenNetwork,
+    LookUpLayout,
+    LookUps,
+    Prompt,
+    SoftmaxAverage,
+    Trace,
+    baked,
+    trace_network,
+)
+from iceform.paper import Plan, plan_look_ups
 from iceform.pretrained import Pretrained
 from iceform.run import AblatedBackend, Backend, bind, resolve
 from iceform.tables import Interpolant, raised
@@ -201,6 +207,7 @@ class Machine(Pretrained, kept_as="Machine"):
         self.samples, self.tokens = check_size("samples", samples), check_size("tokens", tokens)
         self.eps, self.dtype = check_eps(eps), check_dtype(dtype)
         self.backend = resolve(backend)
+        self._insists = backend != "auto"
 
     @property
     def _sizes(self) -> dict[str, Any]:
@@ -239,7 +246,7 @@ class Machine(Pretrained, kept_as="Machine"):
         _check_program(program)
         source = _source(x, y)
         result = program.verifiable(program.stream(self.start(), source), source)
-        return replace(result, _ablated=_WithoutLookUps(self, program, source))
+        return replace(result, ablated=_WithoutLookUps(self, program, source))
 
     def trace(self, program: MachineProgram, x: Tensor, y: Tensor | None = None) -> Trace:
         """What the layer does with the program's first prompt."""
@@ -269,6 +276,10 @@ class Machine(Pretrained, kept_as="Machine"):
         need = 8 * self.geometry.weights
         check_capacity("the frozen layer", need, torch.device("cpu"), "use a smaller machine")
         return self.geometry.build(self.dtype)
+
+    def bind(self) -> Backend:
+        """The backend on the weights, which are checked now; by default it runs any weights."""
+        return bind(self.network, self.backend if self._insists else "auto")
 
     @property
     def plan(self) -> Plan:
@@ -466,7 +477,7 @@ class MachineRun:
     def __init__(self, machine: Machine, *, attention: bool = True) -> None:
         self.machine, self.ledger = machine, Ledger()
         self.witness: Backend = (
-            RecordingBackend(bind(machine.network, machine.backend), self.ledger)
+            RecordingBackend(machine.bind(), self.ledger)
             if attention
             else AblatedBackend(machine.network)
         )

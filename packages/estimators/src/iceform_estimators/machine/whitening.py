@@ -36,6 +36,7 @@ from iceform_estimators.machine.problem import Encoding, LinearProblem, Metric, 
 _TURNS = 3  # each shows about seven more digits of a singular value, and there are sixteen
 _WHITE = 0.25  # the least eigenvalue of a Gram matrix that counts as white
 _CLEAR = 4.0  # times the noise: an eigenvalue that is known to be there
+_COVER = 1.01  # of norms of what a Gram matrix is off by
 _BLUR = 1e-3  # what samples may be off by in coordinates that stretch them
 _PAIRS = 1 << 24  # products of entries with coordinates that are taken in pairs of numbers
 _CLOSEST = 2.0**-46  # singular values, over the largest, that are told from rounding of the data
@@ -154,7 +155,7 @@ class _Sweep:
         summed = (rows + source.count + 32) * UNIT * a
         rest = 16 * len(self.w) * UNIT * float(penalty.diagonal().sum())
         noise = 2 * math.sqrt(a * b) + b + summed + rest + 2 * float(lost)
-        return gram + penalty, 1.01 * noise
+        return gram + penalty, _COVER * noise
 
     @property
     def _doubled(self) -> bool:
@@ -182,5 +183,5 @@ class _Sweep:
         gram, noise = self(metric.whitener)
         # Eigenvalues are within the norm of G - I of 1, whoever computes them.
         left = gram - torch.eye(metric.rank, dtype=gram.dtype, device=gram.device)
-        noise += 1.01 * min(float(left.norm()), float(left.abs().sum(1).max()))
+        noise += _COVER * min(float(left.norm()), float(left.abs().sum(1).max()))
         return 1 - noise, 1 + noise

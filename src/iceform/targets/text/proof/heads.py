@@ -28,15 +28,21 @@ class HeadProof(NumberProof):
         maps, size = self.maps(number), self.design.head_size
         q, q_error = self.row_errors(maps, "q")
         k, k_error = self.row_errors(maps, "k")
-        scale = 1 / math.sqrt(size)
-        terms = q_error * k + q * k_error + q_error * k_error + (size + 1) * self.u * q * k
-        errors = 2 * scale * terms.view(-1, size)
+        errors = self.logit_errors(number, q, q_error, k, k_error).view(-1, size)
         self._unread(number, maps)
         if number >= FIRST_NUMBERS:
             self._check_carried(number, maps)
         for index, head in enumerate(self.design.layers[number]):
             self._head(number, index, head, errors[index])
         self._carry(number, maps)
+
+    def logit_errors(
+        self, number: int, q: Tensor, q_error: Tensor, k: Tensor, k_error: Tensor
+    ) -> Tensor:
+        """Of the difference of two logits, what each place of each head adds to its error."""
+        size = self.design.head_size
+        terms = q_error * k + q * k_error + q_error * k_error + (size + 1) * self.u * q * k
+        return 2 / math.sqrt(size) * terms
 
     def _check_carried(self, number: int, maps: LayerMaps) -> None:
         """Where numbers are carried, values and outputs are the design's, bit for bit."""
@@ -98,7 +104,7 @@ class HeadProof(NumberProof):
         size = self.design.head_size
         v, v_error = self.row_errors(maps, "v")
         heads = self.design.layers[number]
-        leaks = torch.zeros(self.places).double()
+        leaks = torch.zeros(self.design.inner).double()
         for index in range(len(heads)):
             leaks[index * size : (index + 1) * size] = self.leaks[number, index]
         loose = 2 * leaks * (v + v_error) * self._widest
@@ -107,7 +113,7 @@ class HeadProof(NumberProof):
         added = (out * each).max(1).values + out @ loose
         added = added + maps.off["o"] @ (v + v_error) * self._widest
         added = added + 2 * self.u * self.exact
-        sums = self._tensor(f"transformer.h.{number}.attn.c_proj.weight").sum(1).abs()
+        sums = self.weights.maps(number)["o"].sum(0).abs()
         self.unbalanced += float(sums @ (v + v_error)) * self._widest
         written = (out.sum(1) > 0) | (maps.off["o"].sum(1) > 0)
         self.error = self.error + torch.where(written, added, torch.zeros_like(added))
@@ -125,7 +131,27 @@ class HeadProof(NumberProof):
             return self._latest_gap(head)
         if first in ("fetch", "branch"):
             return self._line_gap(head, 3 * SHARP if first == "branch" else 0.0)
-        return min(RECENT - self._drift, SHARP), "recency; the flags' lead"
+        return min(self.own_gap(head), self.own_lead(head, SHARP)), "recency; the flags' lead"
+
+    def own_gap(self, _: Head) -> float:
+        """By how much a token that looks at itself prefers itself to other tokens."""
+        return RECENT - self._drift
+
+    def own_lead(self, _: Head, lead: float) -> float:
+        """What is left of a lead of the token itself over the start token, or the other way."""
+        return lead
+
+    def lead_row(self, head: Head) -> Row:
+        """The query by which the start token leads the token itself."""
+        return head.logit[-1][0]
+
+    def terms(self, head: Head) -> int:
+        """Roundings of a logit that is the sum of so many products."""
+        return len(head.logit)
+
+    def paired(self, rows: Tensor) -> Tensor:
+        """Bounds of the places of a head, for products place by place."""
+        return rows
 
     def _latest_gap(self, head: Head) -> tuple[float, str]:
         """Recency among tokens of the right flag, and of the right index."""
@@ -239,12 +265,12 @@ class HeadProof(NumberProof):
         clear = segments if between else digits
         if not clear > 0:
             self.fail(f"results come within {clear:.3g} steps of a boundary")
-        lead = SHARP * clear / f.least_shift
-        row = head.logit[-1][0]
+        lead = self.own_lead(head, SHARP * clear / f.least_shift)
+        row = self.lead_row(head)
         edge = abs(row.reads.get(("one", 0), 0.0))
         slope = max(abs(c) for (name, _), c in row.reads.items() if name != "one")
         # At the boundary the number is the edge: both are normalised, multiplied and added.
-        rounding = 2 * edge * (NORM + 3 + len(head.logit) + 1) * self.u
+        rounding = 2 * edge * (NORM + 3 + self.terms(head) + 1) * self.u
         rounding += 2 * self.u * self.mean * (slope + edge)
         rounding += self._self_error + 2 * self._stored(number, index)
         what = "ends of segments" if between else head.role.split(",")[0]
@@ -264,5 +290,6 @@ class HeadProof(NumberProof):
         for a, b in (("q", "k"), ("k", "q")):
             moved = maps.off[a][at] @ (self.exact + self.mean) + maps.off_biases[a][at]
             other = maps.said[b][at].abs() @ self.exact_features + maps.biases[b][at].abs()
-            off += float((moved * (other + moved)).sum()) / math.sqrt(size)
+            both = self.paired(moved) * self.paired(other + moved)
+            off += float(both.sum()) / math.sqrt(size)
         return off

@@ -40,7 +40,7 @@ class NumberProof(StreamProof):
         form, at = self.features.format, self.at("at")
         scale = 2.0 ** (form.fraction + form.top)
         tokens = [t for t, w in enumerate(self.sizes.words) if w.units is not None]
-        held = self._tensor("transformer.wte.weight")[tokens, at] * scale
+        held = self.weights.words[tokens, at] * scale
         with balls_of(_BITS) as flint:
             for token, row in zip(tokens, held.tolist(), strict=True):
                 word = self.sizes.words[token]
@@ -53,7 +53,7 @@ class NumberProof(StreamProof):
 
     def _check_codes(self) -> None:
         """Value, bits, sign and nearest cell of every number word are the level's."""
-        form, held = self.features.format, self._tensor("transformer.wte.weight")
+        form, held = self.features.format, self.weights.words
         tokens = [t for t, w in enumerate(self.sizes.words) if w.kind == "number"]
         units = np.array([self.sizes.words[t].units for t in tokens])
         rows = held[tokens].numpy()

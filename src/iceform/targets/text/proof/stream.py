@@ -11,6 +11,7 @@ from torch import Tensor
 from iceform.certificates import DerivationStep
 from iceform.targets.text.certificate import TextMargin
 from iceform.targets.text.layers import TextLayers
+from iceform.targets.text.proof.weights import WEIGHTS
 from iceform.validation import unit_roundoff
 
 NORM = 3.0  # units: a normalised feature is x times the root, plus the mean's share, times a weight
@@ -36,6 +37,7 @@ class StreamProof:
         self.layers, self.design = layers, layers.design
         self.features, self.sizes = layers.features, layers.features.sizes
         self.words, self.tensors = embedding, tensors
+        self.weights = WEIGHTS[self.sizes.architecture](tensors)
         self.u = unit_roundoff(getattr(torch, self.sizes.dtype))
         self.failures: list[str] = []
         self.margins: list[TextMargin] = []
@@ -122,6 +124,9 @@ class StreamProof:
             self.deviation,
             f"of the norm's root from that of the ballast C = {self.design.ballast:g}",
         )
+        self._check_mean()
+
+    def _check_mean(self) -> None:
         self.say("mean", "MEAN u C + sum/width", self.mean, "what a norm may subtract")
 
     # ----------------------------------------------------------------------------- the weights
@@ -133,22 +138,15 @@ class StreamProof:
             held = tensor.double()
             if not bool(torch.isfinite(held).all()):
                 self.fail(f"{name} holds numbers that are not finite")
-            kind = name.split(".")[-2]
-            if kind.startswith("ln_"):
-                wanted = expected if name.endswith("weight") else 0.0
-                if bool((held != wanted).any()):
-                    self.fail(f"{name} is not {wanted:g} everywhere")
-            silent = ".mlp.c_proj" in name or name.endswith("attn.c_proj.bias")
-            if silent and bool(held.any()):
-                self.fail(f"{name} is not 0")
-        words = (self._tensor("transformer.wte.weight") - self.design.embedded(self.words)).abs()
-        places = self.design.moved(self.features.positions())
-        turned = (self._tensor("transformer.wpe.weight") - places).abs()
-        self.error = words.max(0).values + turned.max(0).values
+            wanted = self.weights.required(name, expected)
+            if wanted is not None and bool((held != wanted).any()):
+                self.fail(f"{name} is not {wanted:g} everywhere")
+        meant = (self.design.embedded(self.words), self.design.moved(self.features.positions()))
+        self.error = torch.zeros(self.places).double()
+        for held, said in zip(self.weights.embeddings, meant, strict=False):
+            self.error = self.error + (held - said).abs().max(0).values
+            self.unbalanced += float(held.sum(1).abs().max())
         self._check_apart()
-        for name in ("wte", "wpe"):
-            sums = self._tensor(f"transformer.{name}.weight").sum(1).abs()
-            self.unbalanced += float(sums.max())
         # The ballast is the same for all tokens; how far its two places are apart is a mean.
         for name in ("ballast", "minus ballast"):
             place = self.design.own_places()[name][0]
@@ -158,11 +156,8 @@ class StreamProof:
     def _check_apart(self) -> None:
         """No feature is both of words and of positions, so that their sum is exact."""
         count = self.features.all.total
-        both = [
-            self._tensor(f"transformer.{name}.weight")[:, :count].abs().sum(0) > 0
-            for name in ("wte", "wpe")
-        ]
-        if bool((both[0] & both[1]).any()):
+        each = [held[:, :count].abs().sum(0) > 0 for held in self.weights.embeddings]
+        if bool(torch.stack(each).sum(0).gt(1).any()):
             self.fail("a feature is written by words and by positions")
 
     @property
@@ -170,19 +165,12 @@ class StreamProof:
         found: torch.dtype = getattr(torch, self.sizes.dtype)
         return found
 
-    def _tensor(self, name: str) -> Tensor:
-        return self.tensors[name].double()
-
     def maps(self, number: int) -> LayerMaps:
         if number in self._maps:
             return self._maps[number]
         said, biases = self.design.matrices(number), self.design.biases(number)
-        at = f"transformer.h.{number}.attn."
-        both = self._tensor(at + "c_attn.weight").T.chunk(3)
-        ends = self._tensor(at + "c_attn.bias").chunk(3)
-        off = {k: (found - said[k]).abs() for k, found in zip("qkv", both, strict=True)}
-        off["o"] = (self._tensor(at + "c_proj.weight").T - said["o"]).abs()
-        wrong = {k: (f - biases[k]).abs() for k, f in zip("qkv", ends, strict=True)}
+        off = {k: (held - said[k]).abs() for k, held in self.weights.maps(number).items()}
+        wrong = {k: (held - biases[k]).abs() for k, held in self.weights.biases(number).items()}
         self._maps = {number: LayerMaps(said, off, biases, wrong)}
         return self._maps[number]
 

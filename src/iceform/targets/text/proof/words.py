@@ -47,17 +47,22 @@ class WordProof(HeadProof):
         return (
             f"matrix products round as {self.sizes.dtype}, in any order (no TF32, no bf16); "
             "products with exact zeros are exact",
-            f"a norm's root is off by at most {ROOT:g} units of roundoff, its mean by at most "
-            f"{MEAN:g} units of the ballast",
+            self._norm_assumption(),
             f"a softmax weight near 1, its value and their product are off by {SOFTMAX:g} units",
             "exp is monotone and within a factor 2 of exact far below 1",
+        )
+
+    def _norm_assumption(self) -> str:
+        return (
+            f"a norm's root is off by at most {ROOT:g} units of roundoff, its mean by at most "
+            f"{MEAN:g} units of the ballast"
         )
 
     # -------------------------------------------------------------------------------- scores
 
     def _scores(self) -> None:
         """The language-model head: every word that is right against every other word."""
-        found = self._tensor("lm_head.weight")
+        found = self.weights.scores
         said = self.design.readout(self.layers.scores)
         off = float(((found - said).abs() @ (self.exact + self.mean)).max())
         units = (NORM + self.root / self.u + 40) * self.u

@@ -1,0 +1,1 @@
+"""Attacks on fits; ``python -m tests.attacks`` makes them with all others."""
