@@ -38,7 +38,7 @@ from iceform.paper.base import Emulator, Plan
 from iceform.paper.gradients import GradientStep, ResidualMap
 from iceform.paper.selection import choose
 from iceform.run import rounding_of
-from iceform.tables import Grid, Interpolant
+from iceform.tables import Grid, Interpolant, bounds
 from iceform.tables.regimes import on_grid
 from iceform.validation import (
     check_bound,
@@ -50,7 +50,6 @@ from iceform.validation import (
 )
 
 Elementwise = Callable[[Tensor], Tensor] | ScalarFunction
-_GUARDS = 8  # beyond either end: sin, lines and exp are then off by rounding at c = .15 to .25
 
 
 class HopfieldMap(Emulator):
@@ -160,7 +159,10 @@ class HopfieldMap(Emulator):
                 if not best:
                     raise
                 break
-            tried = [*own, *(guarded for it in own if (guarded := _guarded(it)) is not None)]
+            tried = [
+                *own,
+                *(guarded for it in own if (guarded := _guarded(it, wanted)) is not None),
+            ]
             for keys in sorted(tried, key=lambda it: it.tokens):
                 columns = tuple(
                     it if it is keys else _column(g, keys)
@@ -349,12 +351,13 @@ def _column(f: ScalarFunction, keys: Interpolant) -> Interpolant:
     return on_grid(replace(f, affine=None), keys.grid, keys.sharpness, keys.regime)
 
 
-def _guarded(it: Interpolant) -> Interpolant | None:
-    """The keys with as many tokens beyond the ends as carry any smooth function there."""
-    grid = it.grid
-    if it.regime == "hard" or not isinstance(grid, Grid) or grid.guards >= _GUARDS:
+def _guarded(it: Interpolant, eps: float | None) -> Interpolant | None:
+    """The keys with as many tokens beyond the ends as carry a line there to ``eps`` of a cell."""
+    grid, unit = it.grid, unit_roundoff(torch.float64)
+    if it.regime == "hard" or not isinstance(grid, Grid):
         return None
-    return replace(it, grid=replace(grid, guards=_GUARDS))
+    guards = bounds.spectral_rule(unit if eps is None else min(max(unit, eps), 0.5)).guards
+    return replace(it, grid=replace(grid, guards=guards)) if guards > grid.guards else None
 
 
 def _alike(tables: Sequence[Interpolant], count: int) -> Sequence[Interpolant]:
