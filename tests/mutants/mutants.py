@@ -467,8 +467,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "stored patterns: the certificate leaves out rounding",
         "paper/hopfield.py",
-        'terms = {"interpolation": it.error, "rounding": it.rounding(model)}',
-        'terms = {"interpolation": it.error, "rounding": 0.0}',
+        'terms = {"interpolation": looked, "rounding": rounded}',
+        'terms = {"interpolation": looked, "rounding": 0.0}',
         ("tests/paper/test_appendix.py",),
     ),
     Mutant(
@@ -751,5 +751,33 @@ MUTANTS: tuple[Mutant, ...] = (
         "unsure[:, None] * size + more[:, None] * under",
         "unsure[:, None] * size",
         ("packages/tolerance/tests/test_gpu.py",),
+    ),
+    Mutant(
+        "all components of a vector-valued function are the first one",
+        "paper/hopfield.py",
+        "*(table.values for table in self.tables)",
+        "*(self.interpolant.values for _ in self.tables)",
+        ("tests/paper/test_appendix.py", "-k", "keep_their_columns"),
+    ),
+    Mutant(
+        "three layers fetch by the address of the instruction before",
+        "computer/block.py",
+        '    address = "fetched next"',
+        '    address = "counter"',
+        ("tests/computer/test_three_layers.py",),
+    ),
+    Mutant(
+        "two variables may have one name",
+        "computer/instructions.py",
+        "        self._check_names()\n",
+        "",
+        ("tests/computer/test_flag.py", "-k", "no_program"),
+    ),
+    Mutant(
+        "a look-up is said to need one token more than it does",
+        "tables/fewest_tokens.py",
+        "    return 1 + max(found)",
+        "    return 2 + max(found)",
+        ("tests/tables/test_fewest_tokens.py",),
     ),
 )

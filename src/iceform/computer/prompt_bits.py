@@ -32,8 +32,6 @@ from dataclasses import dataclass
 
 from iceform.computer.layout import ComputerLayout, ComputerSizes, field_sizes
 
-_SIGN = 2  # bits of -1, 0 or 1
-
 
 @dataclass(frozen=True)
 class PromptBits:
@@ -57,7 +55,7 @@ class PromptBits:
     def of(cls, sizes: ComputerSizes) -> PromptBits:
         """For all programs that fit the sizes."""
         bits = sizes.bits
-        one = sum(field_sizes(sizes).values()) + bits["address"] + _SIGN
+        one = sum(field_sizes(sizes).values()) + bits["address"] + 2  # the sign: -1, 0 or 1
         wide = ComputerLayout.of(sizes).features.total
         return cls(_needed(sizes), sizes.instructions * one, sizes.instructions * wide * 64)
 

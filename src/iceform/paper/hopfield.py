@@ -39,7 +39,7 @@ from iceform.paper.gradients import GradientStep, ResidualMap
 from iceform.paper.selection import choose
 from iceform.run import rounding_of
 from iceform.run.formulas import StoredLookUp
-from iceform.tables import Grid, Interpolant
+from iceform.tables import Grid, Interpolant, bounds
 from iceform.tables.regimes import on_grid
 from iceform.validation import (
     check_bound,
@@ -51,7 +51,6 @@ from iceform.validation import (
 )
 
 Elementwise = Callable[[Tensor], Tensor] | ScalarFunction
-_GUARDS = 8  # beyond either end: sin, lines and exp are then off by rounding at c = .15 to .25
 
 
 class HopfieldMap(Emulator):
@@ -161,7 +160,10 @@ class HopfieldMap(Emulator):
                 if not best:
                     raise
                 break
-            tried = [*own, *(guarded for it in own if (guarded := _guarded(it)) is not None)]
+            tried = [
+                *own,
+                *(guarded for it in own if (guarded := _guarded(it, wanted)) is not None),
+            ]
             for keys in sorted(tried, key=lambda it: it.tokens):
                 columns = tuple(
                     it if it is keys else _column(g, keys)
@@ -342,12 +344,13 @@ def _column(f: ScalarFunction, keys: Interpolant) -> Interpolant:
     return on_grid(replace(f, affine=None), keys.grid, keys.sharpness, keys.regime)
 
 
-def _guarded(it: Interpolant) -> Interpolant | None:
-    """The keys with as many tokens beyond the ends as carry any smooth function there."""
-    grid = it.grid
-    if it.regime == "hard" or not isinstance(grid, Grid) or grid.guards >= _GUARDS:
+def _guarded(it: Interpolant, eps: float | None) -> Interpolant | None:
+    """The keys with as many tokens beyond the ends as carry a line there to ``eps`` of a cell."""
+    grid, unit = it.grid, unit_roundoff(torch.float64)
+    if it.regime == "hard" or not isinstance(grid, Grid):
         return None
-    return replace(it, grid=replace(grid, guards=_GUARDS))
+    guards = bounds.spectral_rule(unit if eps is None else min(max(unit, eps), 0.5)).guards
+    return replace(it, grid=replace(grid, guards=guards)) if guards > grid.guards else None
 
 
 def _alike(tables: Sequence[Interpolant], count: int) -> Sequence[Interpolant]:
