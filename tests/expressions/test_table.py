@@ -150,4 +150,6 @@ def test_the_three_values_of_a_condition():
         assert float(f(flint.arb(0.5)).mid()) == 1.5
         assert float(f(flint.arb(0)).mid()) == 0
         assert float(f(flint.arb(2)).mid()) == -2
-    assert evaluate(tree, torch.tensor([0.0, 0.5, 2.0]).double()).tolist() == [0.0, 1.5, -2.0]
+    z = torch.tensor([0.0, 0.5, 2.0]).double()
+    assert evaluate(tree, z).tolist() == [0.0, 1.5, -2.0]
+    assert evaluate(derivative(tree), z).tolist() == [-1.0, 1.0, -1.0]

@@ -113,7 +113,12 @@ def _balls(value: Any) -> Any:
     return BallTensor.of(value)
 
 
-multiply, maximum, minimum = _rowwise("*"), _rowwise("max"), _rowwise("min")
+_product, maximum, minimum = _rowwise("*"), _rowwise("max"), _rowwise("min")
+
+
+def multiply(a: Any, b: Any) -> BallTensor:
+    """Elementwise; a square is not negative."""
+    return _product(a, b) if a is b else BallTensor.of(BallTensor.of(a) * BallTensor.of(b))
 
 
 def softmax(scores: BallTensor, dim: int = -1) -> BallTensor:

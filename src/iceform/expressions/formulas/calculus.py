@@ -17,7 +17,7 @@ from iceform.expressions.formulas.algebra import (
 )
 from iceform.expressions.formulas.functions import exponent_of
 from iceform.expressions.formulas.polynomials import shortest
-from iceform.expressions.formulas.table import TABLE
+from iceform.expressions.formulas.table import TABLE, is_condition
 from iceform.expressions.formulas.trees import Node, Number, Operation, Variable, fold
 
 _BUILD: dict[str, Callable[..., Node]] = {
@@ -59,7 +59,7 @@ def derivative(tree: Node) -> Node:
 def _rate(node: Node, rates: list[Node]) -> Node:
     if isinstance(node, Variable):
         return ONE
-    if isinstance(node, Number) or node.constant:
+    if isinstance(node, Number) or node.constant or is_condition(node):
         return ZERO
     if node.name in _RULES:
         return _RULES[node.name](*node.arguments, *rates)

@@ -119,8 +119,7 @@ def exponent_of(tree: Node) -> Fraction:
 
 def ball_function(tree: Node) -> Callable[[Ball], Ball]:
     """The tree as a function of a ball, or of an array of balls: an enclosure of its values."""
-    written = expanded(tree, lambda row: row.ball is None)
-    exact = exact_values(written, named=False)
+    written, exact = _in_balls(tree)
 
     def compute(z: Ball, node: Node, below: list[Ball]) -> Ball:
         value = exact[node]
@@ -139,3 +138,10 @@ def ball_function(tree: Node) -> Callable[[Ball], Ball]:
         return np.full(z.shape, found) if isinstance(z, np.ndarray) and tree.constant else found
 
     return enclosed
+
+
+@lru_cache(maxsize=256)
+def _in_balls(tree: Node) -> tuple[Node, dict[Node, Exact]]:
+    """The tree as balls compute it, and the parts that are rational numbers."""
+    written = expanded(tree, lambda row: row.ball is None)
+    return written, exact_values(written, named=False)
