@@ -601,7 +601,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "eigenvectors of a proof are taken as exact",
         "iceform_estimators/machine/problem.py",
-        "        return (1 + _SLACK) * (apart + rounded * self.stretch**2)\n",
+        "        return SLACK * (apart + rounded * self.stretch**2)\n",
         "        return 0.0\n",
         ("packages/estimators/estimator_tests/machine/test_proofs.py", "-k", "eigenvalues"),
     ),
