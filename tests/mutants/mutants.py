@@ -710,14 +710,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "iceform_tolerance/theorem.py",
         "per_k = norms.scale * _sum(per_bias * norms.q, ",
         "per_k = norms.scale * _sum(0.0 * norms.q, ",
-        ("packages/tolerance/tests/test_attention.py",),
+        ("packages/tolerance/tolerance_tests/test_attention.py",),
     ),
     Mutant(
         "a tolerance leaves out that outputs are rounded",
         "iceform_tolerance/layers.py",
         "    error = error + kind.output_unit * most + kind.output_underflow\n",
         "",
-        ("packages/tolerance/tests/test_layers.py",),
+        ("packages/tolerance/tolerance_tests/test_layers.py",),
     ),
     # ------------------------------------------------------------------ algorithms' own proofs
     Mutant(
@@ -771,6 +771,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "iceform_tolerance/sums.py",
         "unsure[:, None] * size + more[:, None] * under",
         "unsure[:, None] * size",
-        ("packages/tolerance/tests/test_gpu.py",),
+        ("packages/tolerance/tolerance_tests/test_gpu.py",),
     ),
 )

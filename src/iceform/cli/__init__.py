@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 
 from iceform.cli.commands import check, compile, plan
-from iceform.cli.exits import INTERRUPTED, USAGE
+from iceform.cli.exits import USAGE
 from iceform.cli.failures import one_line_errors
 from iceform.errors import ProgramError
 
-__all__ = ["INTERRUPTED", "USAGE", "main", "one_line_errors"]
+__all__ = ["USAGE", "main", "one_line_errors"]
 
 COMMANDS = {"compile": compile, "check": check, "plan": plan}
 # Commands that a package brings; where it is not installed, the error names it.
