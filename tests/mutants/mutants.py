@@ -580,7 +580,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "eigenvectors of a proof are taken as exact",
         "iceform_estimators/machine/problem.py",
-        "        return (1 + _SLACK) * (apart + rounded * self.stretch**2)\n",
+        "        return SLACK * (apart + rounded * self.stretch**2)\n",
         "        return 0.0\n",
         ("packages/estimators/estimator_tests/machine/test_proofs.py", "-k", "eigenvalues"),
     ),
@@ -689,14 +689,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "iceform_tolerance/theorem.py",
         "per_k = norms.scale * _sum(per_bias * norms.q, ",
         "per_k = norms.scale * _sum(0.0 * norms.q, ",
-        ("packages/tolerance/tests/test_attention.py",),
+        ("packages/tolerance/tolerance_tests/test_attention.py",),
     ),
     Mutant(
         "a tolerance leaves out that outputs are rounded",
         "iceform_tolerance/layers.py",
         "    error = error + kind.output_unit * most + kind.output_underflow\n",
         "",
-        ("packages/tolerance/tests/test_layers.py",),
+        ("packages/tolerance/tolerance_tests/test_layers.py",),
     ),
     # ------------------------------------------------------------------ algorithms' own proofs
     Mutant(
@@ -750,7 +750,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "iceform_tolerance/sums.py",
         "unsure[:, None] * size + more[:, None] * under",
         "unsure[:, None] * size",
-        ("packages/tolerance/tests/test_gpu.py",),
+        ("packages/tolerance/tolerance_tests/test_gpu.py",),
     ),
     Mutant(
         "all components of a vector-valued function are the first one",

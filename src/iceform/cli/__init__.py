@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 
 from iceform.cli.commands import bench, check, compile, diagnose, plan
-from iceform.cli.exits import INTERRUPTED, USAGE
+from iceform.cli.exits import USAGE
 from iceform.cli.failures import one_line_errors
 from iceform.errors import ProgramError
 
-__all__ = ["INTERRUPTED", "USAGE", "main", "one_line_errors"]
+__all__ = ["USAGE", "main", "one_line_errors"]
 
 COMMANDS = {
     "compile": compile, "diagnose": diagnose, "check": check, "plan": plan, "bench": bench,

@@ -12,13 +12,14 @@ from dataclasses import asdict
 import torch
 
 from iceform.arithmetic import at_most
+from iceform.cli import USAGE
 from iceform.errors import DeviceError, IceformError, ProgramError
 from iceform.validation import check_size
 from iceform_tolerance.attack import DTYPES, QUICK, AttackRow, Tightness, attacked, row, tightness
 from iceform_tolerance.backends import KernelBackend, backend_named
 from iceform_tolerance.cases import Shape
 
-VIOLATED, USAGE = 1, 2  # exit statuses: a kernel broke its bound; what a user can mend
+VIOLATED = 1  # exit status: a kernel broke its bound
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

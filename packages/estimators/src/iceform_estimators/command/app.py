@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from iceform.cli import INTERRUPTED, USAGE
-from iceform.errors import IceformError, ProgramError
+from iceform.cli import USAGE, one_line_errors
+from iceform.errors import ProgramError
 from iceform_estimators.algorithms import Option, kinds, named
 from iceform_estimators.command.outputs import check_targets, write_all
 
@@ -42,20 +42,15 @@ def command(words: Sequence[str]) -> int:
     its traceback is what a report of it needs.
     """
     try:
-        if words[0] == "inspect":
-            raise ProgramError(_INSPECT)
-        given = _parser().parse_args(words)
-        given.work(given)
-    except SystemExit as left:  # argparse has said why
+        with one_line_errors():
+            if words[0] == "inspect":
+                raise ProgramError(_INSPECT)
+            given = _parser().parse_args(words)
+            given.work(given)
+    except SystemExit as left:  # what is wrong has been said
         return int(left.code or 0)
-    except IceformError as error:
-        print("error:", " ".join(str(error).split()), file=sys.stderr)
-        return USAGE
     except BrokenPipeError:  # whoever reads has enough; nothing is left to be flushed
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt:
-        print("interrupted: nothing was written", file=sys.stderr)
-        return INTERRUPTED
     return 0
 
 
