@@ -41,10 +41,10 @@ from iceform.targets.text.words import FUNCTIONS
 
 HEAD = 16  # numbers that a head carries
 SHARP = 256.0  # logits by which the token that is meant leads
-LOOK_BACK = 1024.0  # times 1 - cos(2 pi/16): a neighbour is 78 below
-RECENT = 64.0  # logits a token
+LOOK_BACK = 4 * SHARP  # times 1 - cos(2 pi/16): a neighbour is 78 below
+RECENT = SHARP / 4  # logits a token
 SCORE = 64.0  # of a bit in the language-model head
-KIND = 4096.0  # of the right kind of word there
+KIND = 64 * SCORE  # of the right kind of word there: more than all bits
 BALLAST = {"float32": 2.0**16, "float64": 2.0**30}
 EPSILON = 1e-5  # as GPT-2 has it
 

@@ -12,6 +12,7 @@ rounding needs the length of an integer and nothing else.
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -19,7 +20,7 @@ from functools import cached_property
 from iceform.errors import CapacityError, ProgramError
 
 MOST_LEVELS = 2**20  # a vocabulary, and a row of weights for each
-_MOST_UNITS = 52  # binary digits of a level, so that float64 holds all of them
+_MOST_UNITS = sys.float_info.mant_dig - 1  # binary digits of a level, so that float64 holds it
 _DECIMAL = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 
 

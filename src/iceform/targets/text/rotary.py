@@ -36,6 +36,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from iceform.arithmetic.units import power_of_four
 from iceform.errors import CapacityError
 from iceform.heads import Design, Head, Move, Row
 from iceform.heads.head import Pair
@@ -44,6 +45,7 @@ from iceform.targets.text.layers import (
     BALLAST,
     EPSILON,
     RECENT,
+    SHARP,
     Logit,
     TextLayers,
     TurningPairs,
@@ -51,12 +53,11 @@ from iceform.targets.text.layers import (
     reads,
     times,
 )
+from iceform.targets.text.layers import HEAD as HEAD_OF_GPT2
 
-HEAD = 64  # places of a head, as in small Llamas; its root is a power of two
+HEAD = power_of_four(HEAD_OF_GPT2 + 1)  # places: 64, as in small Llamas
 SPEEDS = HEAD // 2
-FAST = 12  # speeds that look back
-LOOK_BACK = 256.0  # of each of them: a neighbour is some 200 logits below
-_ROOM = 1.125  # by how much a match is steeper than what recency and turning take from it
+FAST = SPEEDS * 3 // 8  # speeds that look back, SHARP each: a neighbour is some 200 logits below
 _EMPTY: Pair = (Row(), Row())
 _NOBODY: Row = Row()
 
@@ -120,7 +121,8 @@ class RotaryLayers(TextLayers):
                 f"turn until bits cannot be told apart (theta {ROPE_THETA:,.0f}, heads of {HEAD}). "
                 "Take fewer positions, or a GPT-2."
             )
-        return float(math.ceil(_ROOM * 2 * self.amplitude * math.cos(self.phase) / kept))
+        falls = 2 * self.amplitude * math.cos(self.phase)
+        return float(math.ceil(9 / 8 * falls / kept))  # an eighth more than recency and turning
 
     @property
     def _code_pairs(self) -> int:
@@ -141,7 +143,7 @@ class RotaryLayers(TextLayers):
     def back(self, tokens: int, key: Row) -> Logit:
         """Highest so many tokens back."""
         return tuple(
-            self.turned(i, LOOK_BACK, -tokens * float(self.speeds[i]), key) for i in range(FAST)
+            self.turned(i, SHARP, -tokens * float(self.speeds[i]), key) for i in range(FAST)
         )
 
     def _back(self, tokens: int, role: str, moves: Sequence[Move]) -> Iterator[Head]:
@@ -151,7 +153,7 @@ class RotaryLayers(TextLayers):
         """The token itself, and the start token above it by ``lead``; all others far below."""
         start = reads("start")
         alone = self.back(0, plus(reads("one"), times(start, -1.0)))
-        return (*alone, (reads("one", FAST * LOOK_BACK), start), (lead, start))
+        return (*alone, (reads("one", FAST * SHARP), start), (lead, start))
 
     # -------------------------------------------------------------------------------- places
 

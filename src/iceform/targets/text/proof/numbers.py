@@ -17,7 +17,7 @@ from iceform.targets.text.words import FUNCTIONS
 SOFTMAX = 4.0  # units of a weight near 1 times a value: exponential, sum, division, product
 _PAIRS = 4096  # levels up to which all pairs are enumerated
 _BITS = 64  # of the balls that decide a rounding; more are taken where they do not
-_PART = 256  # rows of a table of pairs at once
+PART = 256  # rows of a table of pairs at once
 
 
 class NumberProof(StreamProof):
@@ -124,8 +124,8 @@ class NumberProof(StreamProof):
         form = self.features.format
         levels = np.array(form.levels, dtype=np.float64)
         found = [(math.inf, math.inf)]
-        for start in range(0, len(levels), _PART):
-            a = levels[start : start + _PART, None]
+        for start in range(0, len(levels), PART):
+            a = levels[start : start + PART, None]
             sizes = np.abs(a) + np.abs(levels)
             added = total * sizes + 2 * absolute
             found.append(self._least(a + levels, added, rest))

@@ -27,7 +27,7 @@ from iceform.heads.head import Pair
 from iceform.targets.text.layers import SHARP
 from iceform.targets.text.proof.stream import NORM, ROOT
 from iceform.targets.text.proof.words import WordProof
-from iceform.targets.text.rotary import FAST, LOOK_BACK, SPEEDS, RotaryLayers
+from iceform.targets.text.rotary import FAST, SPEEDS, RotaryLayers
 
 ANGLE = 5.0  # units of an angle: four of the speed, one of its product with the position
 TURN = 8.0  # units of a turned pair: cosine and sine off by two, products and a sum, two places
@@ -214,7 +214,8 @@ class RotaryProof(WordProof):
     def own_lead(self, head: Head, lead: float) -> float:
         """Less what the start token's constant and its lead lose by turning."""
         constant = self._logits(head, _FIXED)
-        if constant != FAST * LOOK_BACK:
+        keys = {tuple(head.logit[place][1].reads) for place in (_FIXED, _FIXED - 1)}
+        if constant != FAST * SHARP or keys != {(("start", 0),)}:
             self.fail(f"{head.role}: the start token does not have a token's own logit")
         lost = constant * float((1 - self.cosine(_FIXED)).max())
         return lead * float(self.cosine(_FIXED - 1).min()) - lost
@@ -232,14 +233,14 @@ class RotaryProof(WordProof):
     def _drift(self) -> float:
         """What a token's own logit loses where its result is as large as it can be."""
         largest = 2.0**self.features.format.top
-        return FAST * LOOK_BACK * largest**2 / (4 * self.design.ballast**2)
+        return FAST * SHARP * largest**2 / (4 * self.design.ballast**2)
 
     @property
     def _self_error(self) -> float:
         """Of the two logits that a token has for itself and for the start token."""
         units = 2 * (NORM + self.root / self.u + TURN + 2) + 2 * FAST + 3
         turned = float(self._angle_errors[_FIXED])
-        return 4 * FAST * LOOK_BACK * (units * self.u + turned)
+        return 4 * FAST * SHARP * (units * self.u + turned)
 
     def _looked_back(self, head: Head, tokens: int) -> float:
         """The least lead of the token so far back over all others, at every distance."""

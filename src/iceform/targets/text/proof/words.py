@@ -13,10 +13,8 @@ from iceform.targets.text.certificate import TextCertificate, TextMargin
 from iceform.targets.text.features import code
 from iceform.targets.text.layers import KIND, SCORE
 from iceform.targets.text.proof.heads import HeadProof
-from iceform.targets.text.proof.numbers import SOFTMAX
+from iceform.targets.text.proof.numbers import PART, SOFTMAX
 from iceform.targets.text.proof.stream import MEAN, NORM, ROOT
-
-_PART = 256  # words whose scores are compared with all others at once
 
 
 class WordProof(HeadProof):
@@ -92,9 +90,9 @@ class WordProof(HeadProof):
     def _least_lead(self, states: Tensor, tokens: list[int]) -> float:
         least, used = math.inf, states.any(0)  # elsewhere all states are 0
         states, scores = states[:, used], self.layers.scores[:, used]
-        for start in range(0, len(states), _PART):
-            part = states[start : start + _PART] @ scores.T
-            right = torch.tensor(tokens[start : start + _PART])[:, None]
+        for start in range(0, len(states), PART):
+            part = states[start : start + PART] @ scores.T
+            right = torch.tensor(tokens[start : start + PART])[:, None]
             lead = part.gather(1, right)[:, 0] - part.scatter(1, right, -math.inf).max(1).values
             least = min(least, float(lead.min()))
         return least
