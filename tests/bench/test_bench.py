@@ -302,7 +302,7 @@ def test_public_tools_run_unmodified_in_float32(name):
     found = theirs.attribution_patch(model, *one, case.metric(0), edges)
     assert bool(torch.tensor([*found.edge_scores.values()]).isfinite().all())
     circuit = [*found.edge_scores]
-    whole = theirs.faithfulness(model, *one, circuit, case.metric(0))
+    whole = theirs.faithfulness(model, circuit, *one, case.metric(0))
     assert whole.recovered == pytest.approx(1, abs=1e-2)
     first = case.compiled.first_answer
     das = fit_das(
