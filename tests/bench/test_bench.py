@@ -259,7 +259,7 @@ def test_the_algorithm_is_a_question_too(vote):
 def test_the_command_builds_and_scores(vote, tmp_path, capsys):
     assert main(["bench", "build", "vote.data.hard", "--out", str(tmp_path)]) == 0
     folder = tmp_path / "vote.data.hard"
-    assert main(["bench", "score", str(folder), str(folder / "graph.json"), "--json"]) == 0
+    assert main(["bench", "--json", "score", str(folder), str(folder / "graph.json")]) == 0
     assert json.loads(capsys.readouterr().out.partition("\n")[2])["AUROC effective"] == 1.0
     assert main(["bench", "cases"]) == 0
     assert "perceptron.parameter.hard" in capsys.readouterr().out
@@ -302,7 +302,7 @@ def test_public_tools_run_unmodified_in_float32(name):
     found = theirs.attribution_patch(model, *one, case.metric(0), edges)
     assert bool(torch.tensor([*found.edge_scores.values()]).isfinite().all())
     circuit = [*found.edge_scores]
-    whole = theirs.faithfulness(model, *one, circuit, case.metric(0))
+    whole = theirs.faithfulness(model, *one, case.metric(0), circuit)
     assert whole.recovered == pytest.approx(1, abs=1e-2)
     first = case.compiled.first_answer
     das = fit_das(

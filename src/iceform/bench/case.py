@@ -41,7 +41,6 @@ from iceform.targets.enclosed import Ball
 _KIND = "bench case"
 _SCORED = ("validation", "test")
 _FILES = ("pairs", "effects", "variables")
-_PRIVATE = 10**9  # where seeds of private pairs begin
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +107,7 @@ class Case:
             for p in self.splits.values()
             for c, k in zip(p.clean, p.corrupt, strict=True)
         }
-        pairs = draw_pairs(self.compiled, count, _PRIVATE + seed, seen)
+        pairs = draw_pairs(self.compiled, count, 10**9 + seed, seen)
         return pairs, exact_truth(self.compiled, pairs)
 
     def metric(self, pair: int, split: str = "test") -> Callable[[Tensor], Tensor]:

@@ -8,14 +8,13 @@ from typing import Any
 
 import torch
 
-from iceform.bench.building import CaseSpec
+from iceform.bench.building import NOISE, CaseSpec
 from iceform.bench.case import Case, read_case
 from iceform.bench.programs import program, programs
 from iceform.bench.scoring import Scores
 from iceform.errors import ProgramError
 
 _QUIET = 1e-4  # noise where heads cancel: more would drown the answer
-_MOST = 6  # cases of one program
 _TURNED = (
     "maximum",
     "kernel",
@@ -32,13 +31,13 @@ def _specs() -> list[CaseSpec]:
     found: list[CaseSpec] = []
     for name in programs():
         held = program(name)
-        quiet = _QUIET if "cancellation" in held.traits else 1e-3
+        quiet = _QUIET if "cancellation" in held.traits else NOISE
         kinds = [CaseSpec(name), CaseSpec(name, soft=True),
                  CaseSpec(name, soft=True, annealed=True, noise=quiet)]  # fmt: skip
         kinds += [CaseSpec(name, kind) for kind in held.counterfactuals if kind != "data"]
         kinds += [CaseSpec(name, basis=7)] if name in _TURNED else []
         kinds += [CaseSpec(name, copies=2, decoys=2)] if name in _COPIED else []
-        found += kinds[:_MOST]
+        found += kinds[:6]  # at most, of one program
     return found
 
 

@@ -201,7 +201,8 @@ def composition(case: CompiledCase, pairs: Pairs) -> Tensor:
             net.unembedding if edge.layer is None else net.reads[edge.layer, edge.reader, edge.head]
         )
         source = net.embedding if edge.writer == 0 else flat[edge.writer - 1]
-        size: Tensor = (source @ rows.T).norm() / (source.norm() * rows.norm()).clamp_min(1e-300)
+        both = (source.norm() * rows.norm()).clamp_min(torch.finfo(torch.float64).tiny)
+        size: Tensor = (source @ rows.T).norm() / both
         return size
 
     return _by_edge(case, score)

@@ -14,7 +14,7 @@ is off by at most
     + \gamma \sum_j p_j |v_j|,
 
 since :math:`\sum_j p_j (v_j - o) = 0`. A norm with the epsilon e shrinks a token of variance s by
-less than s/(2 e), which is below u here (``check_norm``), one more unit of every read.
+less than s/(2 e), which is below u here (``check_exact``), one more unit of every read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from iceform.targets.enclosed import Ball
 
 READERS = ("q", "k", "v")
 _UP = 1 + 2.0**-20  # far more than float64 does to radii
-_LEAST = 2.0**-1000  # above what underflow takes away from a weight
+_LEAST = 2.0**-690  # above every weight that is taken for 0
 _CHUNK = 48  # edges at once
 
 
@@ -99,8 +99,15 @@ class HeadsNetwork:
             out[at + "c_proj.weight"] = self.writes[number].reshape(-1, self.writes.shape[-1])
         return out
 
-    def check_norm(self, epsilon: float, ids: Tensor) -> None:
-        """Refuse a norm that does more than centre: its epsilon must swallow every variance."""
+    def check_exact(self, epsilon: float, ids: Tensor) -> None:
+        """Refuse what radii do not count: a norm that does more than centre, a rounded embedding.
+
+        The norm's epsilon must swallow every variance; words and positions must not add up in any
+        place, so that their sum is exact.
+        """
+        both = (self.embedding != 0).any(0) & (self.places != 0).any(0)
+        if bool(both.any()):
+            raise IntegrityError(f"words and positions both hold place {int(both.nonzero()[0])}")
         pre = self.streams(self.start(ids))[0]
         largest = max(float(p.center.var(-1).max()) for p in pre)
         if not largest <= UNIT * epsilon:
@@ -123,6 +130,13 @@ class HeadsNetwork:
     def live(self) -> Tensor:
         """Heads that read values and write them, (layers, heads)."""
         return (self.writes != 0).any(-1).any(-1) & (self.reads[:, 2] != 0).any(-1).any(-1)
+
+    @cached_property
+    def loose(self) -> Tensor:
+        """Of rows that do not hold c and -c, the sum of sizes: centring is off by u times it."""
+        half = self.reads.shape[-1] // 2
+        apart = (self.reads[..., :half] + self.reads[..., half:] != 0).any(-1)
+        return self.reads.abs().sum(-1) * apart
 
     @property
     def writers(self) -> int:
@@ -179,7 +193,13 @@ class HeadsNetwork:
     def head(self, layer: int, x: Sequence[Ball], heads: slice = slice(None)) -> Ball:
         """What heads write to every token, (..., h, t, d)."""
         q, k, v = (
-            _read(x[i], self.reads[layer, i, heads], self.biases[layer, i, heads]) for i in range(3)
+            _read(
+                x[i],
+                self.reads[layer, i, heads],
+                self.biases[layer, i, heads],
+                self.loose[layer, i, heads],
+            )
+            for i in range(3)
         )
         root, size = math.sqrt(q.center.shape[-1]), q.center.shape[-1]
         logits = q.center @ k.center.mT / root
@@ -355,9 +375,10 @@ def _sum_radius(each: Ball) -> Tensor:
     return each.radius.sum(-3) + each.center.shape[-3] * UNIT * each.center.abs().sum(-3)
 
 
-def _read(x: Ball, rows: Tensor, bias: Tensor) -> Ball:
+def _read(x: Ball, rows: Tensor, bias: Tensor, loose: Tensor) -> Ball:
     """(..., h, t, d) by (h, e, d)."""
     out = _map(x, rows.mT)
+    out = replace_radius(out, UNIT * loose[:, None] * x.most.sum(-1, keepdim=True))
     center = out.center + bias[:, None]
     return Ball(center, (out.radius + 2 * UNIT * (center.abs() + bias[:, None].abs())) * _UP)
 

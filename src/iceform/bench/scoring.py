@@ -16,7 +16,8 @@ from iceform.bench.methods import PairedRuns, masked
 from iceform.errors import ProgramError, ShapeError
 from iceform.store import parse_json
 
-FRACTIONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # of edges, as MIB has them
+# Of edges, as MIB has them.
+FRACTIONS = tuple(n / 1000 for n in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000))
 _MOST = 100.0  # of a distance from 1: opposite heads make faithfulness as large as one likes
 
 

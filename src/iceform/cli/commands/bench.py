@@ -17,10 +17,15 @@ SUMMARY = "Build cases of the circuit benchmark and score methods on them."
 
 def main(words: Sequence[str]) -> int:
     """Run one of its four verbs; the exit status."""
-    options = _parser().parse_args(words)
+    parser = _parser()
+    options = parser.parse_args(words)
+    if options.json and options.verb not in ("cases", "score"):
+        parser.error(f"--json is of cases and score; {options.verb} writes files")
     from iceform import bench
 
-    if options.verb == "cases":
+    if options.verb == "cases" and options.json:
+        print_json({"cases": bench.cases()})
+    elif options.verb == "cases":
         print("\n".join(bench.cases()))
     elif options.verb == "build":
         for name in options.cases or bench.cases():
@@ -69,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Example: iceform bench build vote.data.hard --out folder; "
         "iceform bench score folder/vote.data.hard circuit.json",
     )
+    add_json(parser)
     verbs = parser.add_subparsers(dest="verb", required=True)
     verbs.add_parser("cases", help="name every case")
     build = verbs.add_parser("build", help="write cases as folders that transformers opens")
@@ -79,7 +85,6 @@ def _parser() -> argparse.ArgumentParser:
     score.add_argument("submission", type=Path, help="a JSON file with a score for every edge")
     score.add_argument("--split", default="test", help="test or validation (%(default)s)")
     score.add_argument("--track", default="circuit", help="circuit or effect (%(default)s)")
-    add_json(score)
     board = verbs.add_parser("board", help="score all baselines, and write what they got")
     board.add_argument("cases", nargs="*", help="their names; all by default")
     board.add_argument("--out", type=Path, required=True, help="a JSON file")
