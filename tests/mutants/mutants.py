@@ -780,4 +780,18 @@ MUTANTS: tuple[Mutant, ...] = (
         "    return 2 + max(found)",
         ("tests/tables/test_fewest_tokens.py",),
     ),
+    Mutant(
+        "branches of a choice count as meeting where only one is known",
+        "expressions/formulas/functions.py",
+        "        return below[1] if below[1] == below[2] else None",
+        "        return below[1]",
+        ("tests/expressions/test_tracing.py", "-k", "branches"),
+    ),
+    Mutant(
+        "a comparison that balls leave open is decided",
+        "arithmetic/balls.py",
+        "    return bool(a > b) if a > b or a <= b else None",
+        "    return bool(a > b)",
+        ("tests/expressions/test_table.py", "-k", "three_values"),
+    ),
 )
