@@ -119,8 +119,12 @@ class SplitAttentionHead(AttentionHead):
         layers = [attention(self._first_design, 0, readout, shared="q"), self._second()]
         first = self.layer.formula
         assert isinstance(first, RampLookUps)
-        formulas = [replace(first, tables=tuple(self.line.tables)), self._attends]
-        return FrozenNetwork(layers, self.layer.features, self.line.tables, formulas=formulas)
+        return FrozenNetwork(
+            layers,
+            self.layer.features,
+            self.line.tables,
+            formulas=[replace(first, tables=tuple(self.line.tables)), self._attends],
+        )
 
     @property
     def _first_design(self) -> Design:
