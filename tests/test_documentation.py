@@ -41,7 +41,7 @@ PUBLIC = [
     "iceform_estimators",
     "iceform_estimators.machine",
 ]
-NOT_OBJECTS = {"__version__", "algorithms", "errors", "paper", "plots", "targets"}
+NOT_OBJECTS = {"__version__", "algorithms", "errors", "lab", "paper", "plots", "targets"}
 
 
 @cache

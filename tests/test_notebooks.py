@@ -10,7 +10,7 @@ from tests.notebooks import FOLDER, alike, code, executed, pictures, stored, tex
 
 NAMES = (
     "certificates", "first_algorithm", "gpt2_gradient_descent", "look_ups", "own_loss", "own_table",
-    "patching_ground_truth", "prompt_to_descent", "text_computer",
+    "patching_ground_truth", "primal_or_dual", "prompt_to_descent", "text_computer",
 )  # fmt: skip
 QUICK = ("first_algorithm", "own_table")
 LARGEST = 400_000  # bytes of a file, pictures included
