@@ -21,7 +21,7 @@ LEVELS = (
     "old_names", "tuning", "errors", "validation", "extensions", "store", "pretrained",
     "arithmetic", "expressions",
     "tables", "heads", "run", "certificates", "paper", "computer",
-    "targets", "networks", "zoo", "export", "bench",
+    "targets", "networks", "zoo", "export", "bench", "lab",
 )  # fmt: skip
 # Apps: only these may import each other, and the library works without what they need.
 OUTERMOST = {

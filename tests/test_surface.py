@@ -21,7 +21,7 @@ WORDS = """
 """
 PUBLIC = f"""
     {WORDS} compile Program Computer TextComputer check load in_context Interpolant Formula Loss
-    Certificate Enclosure Result IceformError paper targets plots errors __version__
+    Certificate Enclosure Result IceformError lab paper targets plots errors __version__
 """
 OLD = [(name, module) for module, names in old_names.NAMES.items() for name in names.split()]
 

@@ -18,7 +18,7 @@ __version__ = "0.2.0"
 
 # The public names, by the module that defines them.
 _CONTENTS = {
-    "iceform": "errors paper plots targets",
+    "iceform": "errors lab paper plots targets",
     "iceform.certificates": "Certificate Enclosure Result",
     "iceform.computer": "Computer Program",
     "iceform.computer.compile": "compile",
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from iceform import export as export
     from iceform import expressions as expressions
     from iceform import heads as heads
+    from iceform import lab as lab
     from iceform import networks as networks
     from iceform import paper as paper
     from iceform import plots as plots

@@ -794,4 +794,33 @@ MUTANTS: tuple[Mutant, ...] = (
         "    return bool(a > b)",
         ("tests/expressions/test_table.py", "-k", "three_values"),
     ),
+    # ------------------------------------------------------------------ networks that are trained
+    Mutant(
+        "a transplant moves the whole state of the other context, not what changed",
+        "lab/analysis.py",
+        "        changed[:, -1] += (after - before)[:, -1]\n",
+        "        changed[:, -1] = after[:, -1]\n",
+        ("tests/lab/test_analysis.py", "-k", "transplant"),
+    ),
+    Mutant(
+        "dual steps forget that a residual is corrected by its own example",
+        "lab/algorithms.py",
+        "eta * (before + own * residual)",
+        "eta * before",
+        ("tests/lab/test_compiled.py", "-k", "near_its_algorithm"),
+    ),
+    Mutant(
+        "a training goes on with Adam's moments at zero",
+        "lab/training.py",
+        '(("w", self.weights), ("m", self.moments), ("v", self.squares)):',
+        '(("w", self.weights),):',
+        ("tests/lab/test_training.py", "-k", "killed"),
+    ),
+    Mutant(
+        "weights outside of the circuit are trained too",
+        "lab/training.py",
+        "                gradient.mul_(self.masks[name])\n",
+        "                pass\n",
+        ("tests/lab/test_training.py", "-k", "masks"),
+    ),
 )

@@ -1,4 +1,4 @@
-"""The shape of a GPT-2 that reads pairs (x, y) as Garg et al. (2022) write them: x1, y1, x2, ..."""
+"""The shape of a GPT-2 that reads pairs (x, y) as Garg et al. write them: x1, y1, x2, ..."""
 
 from __future__ import annotations
 

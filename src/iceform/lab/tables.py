@@ -31,8 +31,9 @@ class LabTable:
 
     @property
     def columns(self) -> list[str]:
-        """Their names, in order."""
-        return list(self.rows[0]) if self.rows else []
+        """Their names: what is compared, along what, the measure, then the others."""
+        first = dict.fromkeys([self.by, self.x, self.y])
+        return list({**first, **dict.fromkeys(self.rows[0])}) if self.rows else []
 
     def where(self, **values: Cell) -> LabTable:
         """The rows that have these values."""
@@ -56,7 +57,7 @@ class LabTable:
 
     def listing(self) -> str:
         """Every row with every column."""
-        rows = [[_shown(value) for value in row.values()] for row in self.rows]
+        rows = [[_shown(row[name]) for name in self.columns] for row in self.rows]
         return "\n".join(_aligned([self.columns, *rows]))
 
     def to_dict(self) -> dict[str, Any]:

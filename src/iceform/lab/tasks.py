@@ -1,4 +1,4 @@
-"""Functions to be learned in context, after Garg et al. (2022), "What can transformers learn ...".
+"""Functions to be learned in context, after Garg et al., "What can transformers learn ...".
 
 Every prompt has a function of its own. Inputs are standard normal, and so are the function's
 weights; labels may be noisy:

@@ -1,0 +1,76 @@
+"""The study that is kept: what its file says is what its networks do."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from iceform import lab, store
+from studies.lab import EXPERIMENTS, KIND, run
+
+FOLDER = Path(__file__).parents[2] / "results" / "lab"
+SMALL = EXPERIMENTS["small"]
+
+pytestmark = pytest.mark.skipif(not FOLDER.exists(), reason="results are not in the package")
+
+
+@pytest.fixture(scope="module")
+def kept():
+    return store.read_json(FOLDER / "small.json", KIND)
+
+
+def test_the_kept_file_is_of_the_experiment_as_it_stands(kept):
+    assert kept["experiment"] == json.loads(json.dumps(dataclasses.asdict(SMALL)))
+    seeds = range(SMALL.seeds)
+    crossed = [(start, lr, seed) for start in SMALL.starts for lr in SMALL.lr for seed in seeds]
+    assert [(c["start"], c["lr"], c["seed"]) for c in kept["cells"]] == crossed
+    for cell in kept["cells"]:
+        assert cell["curve"][-1][0] == SMALL.plan.steps
+
+
+@pytest.mark.parametrize("start", SMALL.kept)
+def test_a_kept_network_has_the_error_that_the_file_says(kept, start):
+    network = lab.load_network(FOLDER / "small" / start)
+    assert network.shape == SMALL.plan.shape
+    x, y, clean, _ = SMALL.plan.held_out_prompts()
+    with torch.no_grad():
+        errors = (network(x, y) - clean).square().mean(0)
+    told = min((c for c in kept["cells"] if c["start"] == start and c["seed"] == 0),
+               key=lambda cell: cell["curve"][-1][1])  # fmt: skip
+    torch.testing.assert_close(errors, torch.tensor(told["by_context"]), rtol=1e-3, atol=1e-5)
+
+
+def test_the_kept_transplants_are_those_of_the_kept_networks(kept):
+    networks = {start: lab.load_network(FOLDER / "small" / start) for start in SMALL.kept}
+    networks["constructed dual"] = lab.compiled("dual", SMALL.plan.shape)
+    found = lab.transplant(networks, SMALL.plan.task, prompts=1024)
+    told = lab.LabTable.from_dict(kept["tables"]["transplant"])
+    for row in found.rows:
+        name = row["network"]
+        label = name if "constructed" in name else f"{name}, lr {SMALL.lr[0]:g}, seed 0"
+        (value,) = told.where(network=label, mechanism=row["mechanism"]).column("correlation")
+        assert value == pytest.approx(row["correlation"], abs=1e-3)
+
+
+def test_the_large_experiments_are_crossed_as_they_should_be():
+    """Five seeds, three rates and every start in five dimensions, and shapes that hold them."""
+    for name, dim, seeds in (("d5", 5, 5), ("d10", 10, 3)):
+        experiment = EXPERIMENTS[name]
+        assert (experiment.plan.shape.dim, experiment.seeds) == (dim, seeds)
+        assert len(experiment.lr) == 3
+        assert set(experiment.starts) == {
+            "random", "compiled", "copy head", "shuffled", "circuit only", "looped", "random looped"
+        }  # fmt: skip
+        lab.compiled("dual", experiment.plan.shape)
+
+
+@pytest.mark.slow
+def test_a_study_is_run_by_one_command_and_read_when_it_is_finished(tmp_path):
+    path = run("small", tmp_path, steps=2)
+    first = store.read_json(path, KIND)
+    assert set(first["tables"]) >= {"ends", "transplant", "probe_w", "nearest", "shifted", "line"}
+    run("small", tmp_path, steps=2)
+    again = store.read_json(path, KIND)
+    assert first["cells"] == again["cells"]
