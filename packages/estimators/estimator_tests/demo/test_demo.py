@@ -80,7 +80,7 @@ def test_the_literal_matrices_agree(shown):
 def test_the_page_is_whole(shown):
     page, html, text = shown
     assert page.digest[:12] in html
-    assert html.count("<figure>") == 1 + len(page.illustrations) == 3
+    assert html.count("<figure>") == 1 + len(page.illustrations) == 2
     assert not re.search(r'(src|href)="(?!data:)', html), "the page must need nothing else"
     assert all(r.name in text for r in page.rows)
     assert text.index("@ice.algorithm") < text.index("Ames housing")

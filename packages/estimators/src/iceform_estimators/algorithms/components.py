@@ -79,7 +79,9 @@ class PCA(EstimationAlgorithm):
     lookup: ClassVar[str] = "the projection itself: a straight line"
     estimator: ClassVar[str] = "InContextPCA"
     family: ClassVar[str] = "components"
-    peer: ClassVar[Peer | None] = Peer("sklearn.decomposition.PCA", options={"seed": None})
+    peer: ClassVar[Peer | None] = Peer(
+        "sklearn.decomposition.PCA", options={"seed": None}, settings={"svd_solver": "full"}
+    )
     example = staticmethod(ellipse)
 
     n_components: int | None = field(

@@ -1,42 +1,33 @@
-"""Every algorithm on the houses, ours and scikit-learn's on the same split."""
+"""Every algorithm on the houses, beside what its record names as its peer in scikit-learn."""
 
 from __future__ import annotations
 
 import math
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from scipy.optimize import minimize
-from sklearn import decomposition, linear_model, neighbors
+from sklearn import linear_model
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import accuracy_score, mean_squared_error
-from sklearn.metrics.pairwise import rbf_kernel
-from sklearn.svm import LinearSVC
 
-import iceform_estimators as in_context
+import iceform_estimators
 from iceform.arithmetic import at_most
 from iceform.certificates import ErrorBound, Ledger
 from iceform.errors import IntegrityError, PrecisionError
 from iceform.run import bind
+from iceform_estimators.command.running import build_peer
 from iceform_estimators.demo.houses import Array, Houses
 from iceform_estimators.machine import IDENTITY, Machine
+from iceform_estimators.tuning import PEER_TOLERANCE
 
 Tick = Callable[[str], None]
-_PERCEPTRON_PASSES = 100
-_COMPONENTS = 5
-_NEIGHBOURS = 5
 _RATIO = 0.5  # of the elastic net
-_QUANTILE = 0.9
-_QUANTILE_ALPHA = 1e-3
-_HUBER_ALPHA = 1.0
-_POISSON_ALPHA = 0.1
-_C = 0.1  # inverse penalty of the classifiers
-_TIGHT = 1e-12  # scikit-learn's tolerances, so that both sides are at the optimum
 
 
 @dataclass(frozen=True)
@@ -81,237 +72,117 @@ class ComparisonRow:
     note: str = ""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class _Job:
+    """One row of the table: the algorithm's name, its options, and which answers are compared."""
+
     name: str
     task: str
-    other: str
-    run: Callable[[], _Comparison]
+    algorithm: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    what: str = "coefficients"
+    note: str = ""  # why the two are not the same algorithm
 
 
-@dataclass(frozen=True, eq=False)
-class _Comparison:
-    """Scores, the two answers to compare, and what ours cost."""
+def _jobs(alphas: Mapping[str, float]) -> list[_Job]:
+    """Every algorithm, in the order of the table."""
+    price, side, few = "log price", "dearer than the median?", {"n_neighbors": 5}
+    net, upper = {"alpha": alphas["net"], "l1_ratio": _RATIO}, {"quantile": 0.9, "alpha": 1e-3}
+    together = "all samples at once here, one after the other in scikit-learn"
+    return [
+        _Job("least squares", price, "linear"),
+        _Job("ridge", price, "ridge", {"alpha": alphas["ridge"]}),
+        _Job("lasso", price, "lasso", {"alpha": alphas["lasso"]}),
+        _Job("elastic net", price, "elastic-net", net),
+        _Job("Huber", price, "huber", {"alpha": 1.0}),
+        _Job("90% quantile", price, "quantile", upper),
+        _Job("Poisson", "price", "poisson", {"alpha": 0.1}),
+        _Job("logistic", side, "logistic", {"C": 0.1}),
+        _Job("linear SVM", side, "svm", {"C": 0.1}),
+        _Job("perceptron", side, "perceptron", {"max_passes": 100}, note=together),
+        _Job("kernel regression", price, "kernel", {"gamma": "scale"}, "predictions"),
+        _Job("5 neighbours", price, "knn", few, "fitted values"),
+        _Job("5 neighbours", side, "knn-classifier", few, "test labels"),
+        _Job("5 components", "all features", "pca", {"n_components": 5}, "components"),
+    ]
 
-    ours: Any
-    theirs: Any
-    measure: str
-    scores: tuple[float, float]
-    values: tuple[Array, Array]
-    what: str
-    seconds: tuple[float, float]
-    same: bool = True
-    note: str = ""
 
-
-def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
-    started = time.perf_counter()
-    return work(), time.perf_counter() - started
-
-
-class _Jobs:
-    """The library on the houses; penalties by cross-validation on the training rows."""
+class _Comparisons:
+    """The jobs on the houses; penalties by cross-validation on the training rows."""
 
     def __init__(self, data: Houses) -> None:
         self.data = data
         self.y, self.y_test = np.log(data.price), np.log(data.price_test)
         middle = np.median(data.price)
         self.dear, self.dear_test = data.price > middle, data.price_test > middle
-        self.alphas = self._cross_validated()
-
-    def _cross_validated(self) -> dict[str, float]:
-        x, y = self.data.x, self.y
-        grid = np.logspace(-1, 3, 33)
+        self.labels = {"log price": self.y, "price": data.price / data.price.mean()}
         nets = {"alphas": 30, "cv": 5, "max_iter": 50_000}
-        return {
-            "ridge": float(linear_model.RidgeCV(grid).fit(x, y).alpha_),
-            "lasso": float(linear_model.LassoCV(**nets).fit(x, y).alpha_),
-            "net": float(linear_model.ElasticNetCV(l1_ratio=_RATIO, **nets).fit(x, y).alpha_),
+        chosen = {
+            "ridge": linear_model.RidgeCV(np.logspace(-1, 3, 33)),
+            "lasso": linear_model.LassoCV(**nets),
+            "net": linear_model.ElasticNetCV(l1_ratio=_RATIO, **nets),
         }
+        self.alphas = {n: float(m.fit(data.x, self.y).alpha_) for n, m in chosen.items()}
 
-    def all(self) -> list[_Job]:
-        """Every algorithm, in the order of the table."""
-        price, side = "log price", "dearer than the median?"
-        return [
-            _Job("least squares", price, "LinearRegression", self.least_squares),
-            _Job("ridge", price, "Ridge", self.ridge),
-            _Job("lasso", price, "Lasso", self.lasso),
-            _Job("elastic net", price, "ElasticNet", self.elastic_net),
-            _Job("Huber", price, "HuberRegressor", self.huber),
-            _Job("90% quantile", price, "QuantileRegressor", self.quantile),
-            _Job("Poisson", "price", "PoissonRegressor", self.poisson),
-            _Job("logistic", side, "LogisticRegression", self.logistic),
-            _Job("linear SVM", side, "LinearSVC", self.svm),
-            _Job("perceptron", side, "Perceptron", self.perceptron),
-            _Job("kernel regression", price, "rbf_kernel", self.kernel),
-            _Job("5 neighbours", price, "KNeighborsRegressor", self.neighbours),
-            _Job("5 neighbours", side, "KNeighborsClassifier", self.votes),
-            _Job("5 components", "all features", "PCA", self.components),
-        ]
+    def run(self, job: _Job) -> tuple[ComparisonRow, Machine]:
+        """Fit both sides on the training rows; compare their answers and their scores."""
+        entry = iceform_estimators.algorithms.named(job.algorithm)
+        named = {entry.options()[name].estimator: value for name, value in job.options.items()}
+        ours = iceform_estimators.estimator_of(entry)(**named)
+        labels = self.labels.get(job.task, self.dear)
+        started = time.perf_counter()
+        ours.fit(self.data.x, labels)
+        seconds = time.perf_counter() - started
+        options = {n: getattr(ours, f"{n}_", value) for n, value in job.options.items()}
+        theirs = _Huber(**named) if job.algorithm == "huber" else build_peer(entry, options)
+        theirs.fit(self.data.x, labels)
+        # Where features depend on each other, the fitted values are what is one thing.
+        what = "fitted values" if "what" in ours.certificate_.domain else job.what
+        a, b = (self._answers(model, what) for model in (ours, theirs))
+        if what == "components":
+            b = b * np.sign((a * b).sum(1, keepdims=True))
+        measure, *scores = zip(*(self._score(job, model) for model in (ours, theirs)), strict=True)
+        size = float(np.abs(b).max())
+        row = ComparisonRow(
+            name=job.name,
+            task=job.task,
+            other=entry.peer.path.rpartition(".")[2] if entry.peer else "",
+            measure=measure[0],
+            score=scores[0][0],
+            other_score=scores[0][1],
+            difference=float(np.abs(a - b).max()) / size,
+            certified=proven(ours.certificate_, size),
+            what=what,
+            passes=ours.n_passes_,
+            seconds=seconds,
+            digest=ours.digest_,
+            ledger=ours.ledger_,
+            same=not job.note,
+            note=job.note,
+        )
+        return row, ours.machine_
 
-    def _errors(self, ours: Array, theirs: Array) -> tuple[float, float]:
-        """Mean squared error of two predictions of the log price."""
-        a, b = (float(mean_squared_error(self.y_test, p)) for p in (ours, theirs))
-        return a, b
-
-    def _accuracies(self, ours: Array, theirs: Array) -> tuple[float, float]:
-        a, b = (float(accuracy_score(self.dear_test, p)) for p in (ours, theirs))
-        return a, b
-
-    # ------------------------------------------------------------------------ linear models
-
-    def _regression(
-        self, ours: Any, theirs: Any, *, what: str = "coefficients", y: Array | None = None
-    ) -> _Comparison:
-        """Fit both on log price (or y) and compare coefficients (or predictions)."""
-        data, labels = self.data, self.y if y is None else y
-        _, mine = _timed(lambda: ours.fit(data.x, labels))
-        _, other = _timed(lambda: theirs.fit(data.x, labels))
-        a, b = ours.predict(data.x_test), theirs.predict(data.x_test)
-        scores = self._errors(a, b)
+    def _answers(self, model: Any, what: str) -> Array:
+        """What is compared, as numbers."""
         if what == "coefficients":
-            values = (np.append(ours.coef_, 0), np.append(theirs.coef_, 0))
-        else:
-            values = (ours.predict(data.x), theirs.predict(data.x))
-        return _Comparison(ours, theirs, "test MSE", scores, values, what, (mine, other))
+            return np.asarray(model.coef_).ravel()
+        if what == "components":
+            return np.asarray(model.components_)
+        points = self.data.x if what == "fitted values" else self.data.x_test
+        return np.asarray(model.predict(points), dtype=np.float64)
 
-    def least_squares(self) -> _Comparison:
-        """Features depend on each other, so the fitted values are what is compared."""
-        ours, theirs = in_context.InContextLinearRegression(), linear_model.LinearRegression()
-        found = self._regression(ours, theirs)
-        if "what" in ours.certificate_.domain:
-            return self._regression(ours, theirs, what="fitted values")
-        return found
-
-    def ridge(self) -> _Comparison:
-        alpha = self.alphas["ridge"]
-        return self._regression(in_context.InContextRidge(alpha), linear_model.Ridge(alpha))
-
-    def lasso(self) -> _Comparison:
-        alpha = self.alphas["lasso"]
-        theirs = linear_model.Lasso(alpha, tol=_TIGHT, max_iter=10**6)
-        found = self._regression(in_context.InContextLasso(alpha), theirs)
-        return replace(found, note=self._sparsity(found))
-
-    def elastic_net(self) -> _Comparison:
-        alpha = self.alphas["net"]
-        ours = in_context.InContextElasticNet(alpha, l1_ratio=_RATIO)
-        theirs = linear_model.ElasticNet(alpha, l1_ratio=_RATIO, tol=_TIGHT, max_iter=10**6)
-        found = self._regression(ours, theirs)
-        return replace(found, note=self._sparsity(found))
-
-    def _sparsity(self, found: _Comparison) -> str:
-        kept = int((found.ours.coef_ != 0).sum())
-        return (
-            f"{kept} of {self.data.x.shape[1]} kept; {found.ours.n_thresholds_} prompts of soft "
-            "thresholds, then in whitened coordinates of the support"
-        )
-
-    def huber(self) -> _Comparison:
-        """scikit-learn stops early on these data; its own objective is followed to the end."""
-        ours = in_context.InContextHuberRegressor(alpha=_HUBER_ALPHA)
-        found = self._regression(ours, _Huber(alpha=_HUBER_ALPHA))
-        count = int(ours.outliers_.sum())
-        return replace(found, note=f"{count} outliers; whitened again as they change")
-
-    def quantile(self) -> _Comparison:
-        ours = in_context.InContextQuantileRegressor(_QUANTILE, alpha=_QUANTILE_ALPHA)
-        theirs = linear_model.QuantileRegressor(quantile=_QUANTILE, alpha=_QUANTILE_ALPHA)
-        found = self._regression(ours, theirs)
-        a, b = (e.predict(self.data.x_test) for e in (ours, theirs))
-        scores = (float((self.y_test <= a).mean()), float((self.y_test <= b).mean()))
-        note = f"{int((ours.coef_ != 0).sum())} coefficients; the others are proven to be 0"
-        return replace(found, measure="below the line", scores=scores, note=note)
-
-    def poisson(self) -> _Comparison:
-        y = self.data.price / self.data.price.mean()
-        ours = in_context.InContextPoissonRegressor(_POISSON_ALPHA)
-        theirs = linear_model.PoissonRegressor(
-            alpha=_POISSON_ALPHA, tol=_TIGHT, solver="newton-cholesky", max_iter=1000
-        )
-        found = self._regression(ours, theirs, y=y)
-        a, b = (
-            np.log(e.predict(self.data.x_test) * self.data.price.mean()) for e in (ours, theirs)
-        )
-        return replace(found, scores=self._errors(a, b))
-
-    # -------------------------------------------------------------------------- classifiers
-
-    def logistic(self) -> _Comparison:
-        ours = in_context.InContextLogisticRegression(C=_C)
-        theirs = linear_model.LogisticRegression(C=_C, tol=_TIGHT, solver="newton-cholesky")
-        return self._separator(ours, theirs, "")
-
-    def _classification(self, ours: Any, theirs: Any) -> _Comparison:
-        data = self.data
-        _, mine = _timed(lambda: ours.fit(data.x, self.dear))
-        _, other = _timed(lambda: theirs.fit(data.x, self.dear))
-        a, b = ours.predict(data.x_test), theirs.predict(data.x_test)
-        scores = self._accuracies(a, b)
-        values = (a.astype(float), b.astype(float))
-        return _Comparison(ours, theirs, "accuracy", scores, values, "test labels", (mine, other))
-
-    def _separator(self, ours: Any, theirs: Any, note: str) -> _Comparison:
-        found = self._classification(ours, theirs)
-        values = (ours.coef_.ravel(), theirs.coef_.ravel())
-        return replace(found, values=values, what="coefficients", same=not note, note=note)
-
-    def svm(self) -> _Comparison:
-        # A large intercept scale makes liblinear's penalty on the intercept vanish.
-        theirs = LinearSVC(C=_C, dual=False, tol=1e-10, max_iter=100_000, intercept_scaling=1e3)
-        return self._separator(in_context.InContextLinearSVC(_C), theirs, "")
-
-    def perceptron(self) -> _Comparison:
-        theirs = linear_model.Perceptron(max_iter=1000, tol=None, random_state=0)
-        note = "all samples at once here, one after the other in scikit-learn"
-        ours = in_context.InContextPerceptron(max_iter=_PERCEPTRON_PASSES)
-        return self._separator(ours, theirs, note)
-
-    # ---------------------------------------------------------------------- one look at the data
-
-    def kernel(self) -> _Comparison:
-        data = self.data
-        ours = in_context.InContextKernelRegressor("scale")
-        _, mine = _timed(lambda: ours.fit(data.x, self.y))
-        a, more = _timed(lambda: ours.predict(data.x_test))
-
-        def average() -> Array:
-            weights = rbf_kernel(data.x_test, data.x, gamma=ours.gamma_)
-            return np.asarray(weights @ self.y / weights.sum(1))
-
-        b, other = _timed(average)
-        scores = self._errors(a, b)
-        return _Comparison(
-            ours, None, "test MSE", scores, (a, b), "predictions", (mine + more, other)
-        )
-
-    def neighbours(self) -> _Comparison:
-        ours = in_context.InContextKNeighborsRegressor(_NEIGHBOURS)
-        theirs = neighbors.KNeighborsRegressor(_NEIGHBOURS, algorithm="brute")
-        found = self._regression(ours, theirs, what="fitted values")
-        return found
-
-    def votes(self) -> _Comparison:
-        ours = in_context.InContextKNeighborsClassifier(_NEIGHBOURS)
-        theirs = neighbors.KNeighborsClassifier(_NEIGHBOURS, algorithm="brute")
-        return self._classification(ours, theirs)
-
-    def components(self) -> _Comparison:
-        data = self.data
-        ours, theirs = (
-            in_context.InContextPCA(_COMPONENTS),
-            decomposition.PCA(_COMPONENTS, svd_solver="full"),
-        )
-        _, mine = _timed(lambda: ours.fit(data.x))
-        _, other = _timed(lambda: theirs.fit(data.x))
-        signs = np.sign((ours.components_ * theirs.components_).sum(1, keepdims=True))
-        kept = [float(e.explained_variance_ratio_.sum()) for e in (ours, theirs)]
-        scores = (kept[0], kept[1])
-        values = (ours.components_.ravel(), (signs * theirs.components_).ravel())
-        return _Comparison(
-            ours, theirs, "variance kept", scores, values, "components", (mine, other),
-            note="each found component is taken out of the prompt",
-        )  # fmt: skip
+    def _score(self, job: _Job, model: Any) -> tuple[str, float]:
+        """What the score is, and the model's on the test rows."""
+        if job.algorithm == "pca":
+            return "variance kept", float(model.explained_variance_ratio_.sum())
+        found = model.predict(self.data.x_test)
+        if job.task not in self.labels:
+            return "accuracy", float(accuracy_score(self.dear_test, found))
+        if job.algorithm == "quantile":
+            return "below the line", float((self.y_test <= found).mean())
+        if job.task == "price":
+            found = np.log(found * self.data.price.mean())
+        return "test MSE", float(mean_squared_error(self.y_test, found))
 
 
 class _Huber(linear_model.HuberRegressor):  # type: ignore[misc]
@@ -320,7 +191,7 @@ class _Huber(linear_model.HuberRegressor):  # type: ignore[misc]
     def fit(self, X: Array, y: Array) -> Any:
         from sklearn.linear_model._huber import _huber_loss_and_gradient
 
-        self.set_params(tol=_TIGHT, max_iter=100_000)
+        self.set_params(tol=PEER_TOLERANCE, max_iter=100_000)
         super().fit(X, y)
         start = np.concatenate([self.coef_, [self.intercept_, self.scale_]])
         bounds = [(-np.inf, np.inf)] * (len(start) - 1) + [(np.finfo(float).eps * 10, np.inf)]
@@ -344,16 +215,15 @@ def run_all(data: Houses, tick: Tick) -> tuple[list[ComparisonRow], dict[str, fl
 
     Averages of samples hold all of them in one prompt, which may take a larger layer.
     """
-    jobs = _Jobs(data)
+    comparisons = _Comparisons(data)
     tick("penalties by cross-validation")
     rows: list[ComparisonRow] = []
     weights: dict[tuple[int, int, int], str] = {}
-    for job in jobs.all():
+    for job in _jobs(comparisons.alphas):
         with warnings.catch_warnings():
             # Two perceptrons on classes that overlap never come to rest.
             warnings.simplefilter("ignore", ConvergenceWarning)
-            answer = job.run()
-        row, machine = _row(job, answer), answer.ours.machine_
+            row, machine = comparisons.run(job)
         others = weights.setdefault((machine.dim, machine.samples, machine.tokens), row.digest)
         if row.digest != others:
             raise IntegrityError(
@@ -366,7 +236,7 @@ def run_all(data: Houses, tick: Tick) -> tuple[list[ComparisonRow], dict[str, fl
             )
         rows.append(row)
         tick(f"{job.name} ({job.task})")
-    return rows, jobs.alphas
+    return rows, comparisons.alphas
 
 
 def other_slack(row: ComparisonRow) -> float:
@@ -380,28 +250,6 @@ def proven(certificate: ErrorBound, size: float = 1.0) -> float:
         return math.inf
     share = certificate.error / size
     return math.nextafter(share, math.inf) if share else 0.0
-
-
-def _row(job: _Job, answer: _Comparison) -> ComparisonRow:
-    ours, theirs = answer.values
-    size = float(np.abs(theirs).max())
-    return ComparisonRow(
-        name=job.name,
-        task=job.task,
-        other=job.other,
-        measure=answer.measure,
-        score=answer.scores[0],
-        other_score=answer.scores[1],
-        difference=float(np.abs(ours - theirs).max()) / size,
-        certified=proven(answer.ours.certificate_, size),
-        what=answer.what,
-        passes=answer.ours.n_passes_,
-        seconds=answer.seconds[0],
-        digest=answer.ours.digest_,
-        ledger=answer.ours.ledger_,
-        same=answer.same,
-        note=answer.note,
-    )
 
 
 def literal_difference(data: Houses, machine: Machine) -> float:

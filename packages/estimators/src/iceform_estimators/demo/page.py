@@ -15,15 +15,13 @@ from matplotlib.figure import Figure
 import iceform
 from iceform import plots
 from iceform.arithmetic import at_most
-from iceform_estimators import InContextLasso
 from iceform_estimators.command.console import grid
 from iceform_estimators.demo.algorithms import ComparisonRow, Tick, literal_difference, run_all
-from iceform_estimators.demo.houses import Houses, load
+from iceform_estimators.demo.houses import load
 from iceform_estimators.demo.program import ProgramDemo, execute
 from iceform_estimators.machine import Machine
 from iceform_estimators.pages import Illustration, illustrate, render_page, write
 
-_TALLEST = 14  # coefficients in the picture of the lasso
 _TINY = 1e-16  # where a difference of zero is drawn
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -124,39 +122,6 @@ def _differences(rows: Sequence[ComparisonRow]) -> Illustration:
     )
 
 
-def _kept(data: Houses, alpha: float) -> Illustration:
-    model = InContextLasso(alpha).fit(data.x, np.log(data.price))
-    order = np.argsort(-np.abs(model.coef_))[:_TALLEST][::-1]
-    names = [data.names[j] for j in order]
-
-    def draw(theme: plots.Theme) -> Figure:
-        with theme.applied():
-            figure = Figure(figsize=(7.2, 0.32 * len(order) + 0.9), layout="constrained")
-            axes = figure.subplots()
-            values = model.coef_[order]
-            colors = [theme.spectral if v > 0 else theme.hard for v in values]
-            axes.barh(names, 100 * np.expm1(values), color=colors, height=0.62)
-            axes.axvline(0, color=theme.ink, linewidth=0.8)
-            axes.tick_params(axis="y", length=0)
-            axes.set_xlabel("per cent of the price")
-            axes.grid(axis="x")
-            axes.spines["left"].set_visible(False)
-        return figure
-
-    kept = int((model.coef_ != 0).sum())
-    return illustrate(
-        draw,
-        title="What the lasso keeps",
-        text=(
-            f"Of {data.x.shape[1]} features {kept} have a coefficient; these are the largest, for "
-            "one standard deviation of a number or for having a property. All others are exactly "
-            f"zero, and each coefficient is {model.certificate_.kind} to be within "
-            f"{_tidy(model.certificate_.error)} of the exact one."
-        ),
-        alt="The largest coefficients of the lasso in per cent of the price",
-    )
-
-
 def _tidy(value: float) -> str:
     """An upper bound in one digit."""
     if not 0 < value < 1e-3:
@@ -190,8 +155,7 @@ def run(folder: Path, rows: int | None = None, tick: Tick = lambda what: None) -
     machine = Machine(data.x.shape[1] + 1, layout="stream")
     literal = literal_difference(data, machine)
     tick("the literal matrices")
-    figures = [_differences([r for r in table if r.same]), _kept(data, alphas["lasso"])]
-    tick("pictures")
+    figures = [_differences([r for r in table if r.same])]
     return Page(
         program=program,
         rows=table,
