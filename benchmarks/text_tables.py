@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from iceform.arithmetic import at_least
+
 KEPT = Path(__file__).parents[1] / "results" / "pages"
 LIBRARY, RANDOM, FORCED, SPEED, LLAMA = (
     KEPT / f"text-{name}.json" for name in ("library", "greedy", "forced", "speed", "llama-forced")
@@ -28,7 +30,7 @@ def library() -> str:
         "process where iceform could not be imported: "
         f"{len(rows)} texts, {tokens:,} tokens, {wrong} wrong; by `generate()` too: {equal} of "
         f"{len(greedy)} equal. The right word led by at least "
-        f"{min(row['least_lead'] for row in rows):.1f} logits.",
+        f"{at_least(min(row['least_lead'] for row in rows), '.4g')} logits.",
         "",
         "| text | settings | prompt | run | wrong | `generate()` |",
         "|---|---|---:|---:|---:|---|",
@@ -48,7 +50,8 @@ def _programs(path: Path, how: str) -> str:
     kept = _read(path)
     found = kept["found"]
     least = found["margin"]
-    lead = "" if least is None else f" The right word led by at least {least:.1f} logits."
+    said = "" if least is None else at_least(least, ".4g")
+    lead = f" The right word led by at least {said} logits." if said else ""
     least_tokens = f"{kept['shortest']} to " if kept.get("shortest") else "at most "
     return (
         f"{found['programs']:,} random programs of {least_tokens}{kept['longest']} tokens on "

@@ -1,8 +1,8 @@
 r"""The heads of the text machine where positions turn queries and keys: a Llama.
 
-A rotary embedding turns places i and i + 32 of a head of 64, of queries and keys, by
-:math:`\theta_i` times the position. What two such pairs of places add to a logit is, at a distance
-d of query and key,
+A rotary embedding turns place i of a head and the place half a head behind it, of queries and keys,
+by :math:`\theta_i` times the position. What two such pairs of places add to a logit is, at a
+distance d of query and key,
 
 .. math:: (q_1 k_1 + q_2 k_2) \cos\theta_i d + (q_1 k_2 - q_2 k_1) \sin\theta_i d,
 
