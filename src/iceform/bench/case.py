@@ -32,7 +32,6 @@ from iceform.bench.building import (
     draw_pairs,
     exact_truth,
 )
-from iceform.bench.network import PatchedRuns
 from iceform.bench.record import CausalVariable, variables
 from iceform.bench.scoring import Scores, circuit_scores, edge_scores, effect_scores
 from iceform.errors import IceformError, IntegrityError, ProgramError
@@ -390,9 +389,3 @@ def _check_labels(path: Path, case: Case, held: dict[str, Tensor]) -> None:
 def measured_everywhere(case: Case, split: str = "test") -> Truth:
     """The truth with every edge run, those too that are proven to carry nothing."""
     return exact_truth(case.compiled, case.pairs(split), every=True)
-
-
-def patched_runs(case: Case, split: str = "test") -> PatchedRuns:
-    """The clean and the corrupt run, with radii."""
-    p = case.pairs(split)
-    return PatchedRuns(case.compiled.network, p.clean, p.corrupt, p.words)
