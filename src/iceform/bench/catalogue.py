@@ -22,7 +22,6 @@ _TURNED = (
     "thresholded-mean",
     "variation",
     "perceptron",
-    "least-squares",
 )
 _COPIED = ("spread", "two-hops", "vote", "registers")
 
