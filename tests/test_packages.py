@@ -16,7 +16,6 @@ PACKAGE_TESTS = sorted(ROOT.glob("packages/*/*tests/**/*.py"))
 # What tests of a package reach into: to break it, to watch it, or to hold an answer against it.
 REACHED = {
     "iceform.export.onnx_file.PromptRunner",
-    "iceform.paper.verification.ball_function",
     "iceform.run.primitives",
     "iceform.run.windowed",
     "iceform.tables.regimes",

@@ -18,7 +18,7 @@ __version__ = "0.2.0"
 
 # The public names, by the module that defines them.
 _CONTENTS = {
-    "iceform": "errors lab paper plots targets",
+    "iceform": "bench errors lab paper plots targets",
     "iceform.certificates": "Certificate Enclosure Result",
     "iceform.computer": "Computer Program",
     "iceform.computer.compile": "compile",

@@ -144,6 +144,7 @@ def test_a_share_outside_of_0_and_1_is_no_choice():
     assert ends.high >= 3.0
 
 
+@pytest.mark.filterwarnings("ignore::iceform.errors.PrecisionWarning")
 def test_defaults_lie_within_their_ranges():
     @ice.algorithm
     def scaled(x, y, *, c=FOURS, steps=5):

@@ -225,6 +225,7 @@ def added_up(x, y, *, rounds=60):
     return total
 
 
+@pytest.mark.filterwarnings("ignore::iceform.errors.PrecisionWarning")
 @pytest.mark.parametrize(
     ("function", "bounds", "rounds"),
     [(counted_after_chaos, {"w": (0.0, 1.0)}, 60), (added_up, {"total": 600.0}, 500)],

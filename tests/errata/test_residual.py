@@ -401,7 +401,7 @@ def test_a_layer_with_the_printed_margin_is_not_run_fused():
     leaky = dataclasses.replace(em.layout, margin=printed.margin(1, 3.0, 0.01)).build()
     data = ([[0.0], [3.0]], [0.0, -3.0], [3.0])
     prompt = em.prompt(*(torch.tensor(t, dtype=F64) for t in data))
-    with pytest.raises(ice.errors.IntegrityError, match=r"the margin between blocks is 25\.6"):
+    with pytest.raises(ice.errors.IntegrityError, match="where the network is their layer"):
         bind(leaky, "fused").run(prompt)
     wrong = bind(leaky, "literal").run(prompt)[0]  # of x = 0, in front of a sample of x = 3
     assert float(wrong[0]) == pytest.approx(3.0, abs=1e-3)

@@ -400,7 +400,7 @@ def _zoom(
             )
         z, step, jump = float(points[best]), fine, found
         # Past this the second difference is rounding: u |f| / step against the jump itself.
-        if torch.finfo(torch.float64).eps * scale / step > 1e-3 * found:
+        if torch.finfo(torch.float64).eps * scale >= 1e-3 * found * step:
             break
     return None if _only_noise(f, z, step, jump) else _snap(z, step)
 

@@ -123,7 +123,7 @@ def test_hubers_proof_holds_at_wrong_points_and_scales():
             problem = search.problem(moved)
             best = scaled(problem.scaling, fit)
             w = best + far * data.normal(g, len(best))
-            proof = _prove(search, problem, w, moved)
+            proof = _prove(search, w, moved)
             finite += check(proof, problem.scaling, w, exact, (kind, far))
     assert finite >= 4, finite
 

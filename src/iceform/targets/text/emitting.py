@@ -65,7 +65,10 @@ class TextEmitter(TermWriter):
         if node.op in _WHOLE:
             return _WHOLE[node.op](self, node, args)
         if node.op not in _EACH:
-            raise ProgramError(f"the operation {node.op} has no text")
+            raise ProgramError(
+                f"the operation {node.op} has no text: texts have no order of the samples and no "
+                "whole numbers; run the program on ice.Computer"
+            )
         rule = _EACH[node.op]
         rows = [[a[k if len(a) > 1 else 0] for a in args] for k in range(node.width or 1)]
         return [rule(self.terms, node, *row) for row in rows]
