@@ -38,7 +38,7 @@ PUBLIC = [
     "iceform.tables",
     "iceform.networks",
 ]
-NOT_OBJECTS = {"__version__", "algorithms", "errors", "lab", "paper", "plots", "targets"}
+NOT_OBJECTS = {"__version__", "algorithms", "bench", "errors", "lab", "paper", "plots", "targets"}
 
 
 @cache

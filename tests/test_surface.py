@@ -21,7 +21,7 @@ WORDS = """
 """
 PUBLIC = f"""
     {WORDS} compile Program Computer TextComputer check load in_context Interpolant Formula Loss
-    Certificate Enclosure Result IceformError lab paper targets plots errors __version__
+    Certificate Enclosure Result IceformError bench lab paper targets plots errors __version__
 """
 OLD = [(name, module) for module, names in old_names.NAMES.items() for name in names.split()]
 
@@ -156,6 +156,7 @@ def test_an_old_name_warns_once_and_names_the_new_one(name, module):
     assert name not in iceform.__all__
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("old", "new"), old_names.MODULES.items())
 def test_an_old_module_is_the_new_one_with_one_warning(old, new):
     said = in_a_process(

@@ -47,6 +47,7 @@ def test_plan_prints_the_numbers_of_the_plan(loss):
     assert "hard (the paper's)" in result.stdout
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_json_is_the_plan(loss):
     result = run("plan", *SIZES, "--eps", "1e-3", "--loss", loss, "--json")

@@ -29,6 +29,7 @@ FORMS = [
 ]
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize(("residual", "every"), FORMS)
 @pytest.mark.parametrize("name", PROGRAMS)

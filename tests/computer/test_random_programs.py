@@ -8,6 +8,7 @@ from tests.computer.many_programs import EPS, check, on_computer, unstable
 from tests.computer.random_programs import data, program
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("block", range(8))
 def test_smooth_programs(block):
     found = [check(seed, kinks=False) for seed in range(25 * block, 25 * block + 25)]
@@ -20,6 +21,7 @@ def test_programs_with_kinks(block):
     assert found.count("held") >= 13
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("first", [0, 30, 50])
 def test_rich_programs(first):
     """Loops in loops among them: 2, 17, 36 and 57 had ranges of 1e39 once, and answers of 0."""

@@ -194,6 +194,7 @@ def certified(cells):
     return float((it(RESIDUALS) - torch.tanh(RESIDUALS)).abs().max()), it.error
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sharpness", [1.0, 4.0, 12.0])
 def test_printed_sign_of_the_square_looks_up_the_far_end_of_the_grid(sharpness):
     """The key row -L^2 meets the query -1, so the logit is 2 L z + L^2 and grows toward the ends.
@@ -241,6 +242,7 @@ def test_printed_sign_stays_wrong_on_whole_instances():
     assert_certified(em, x.T, y, w)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("cells", CELLS)
 def test_last_entry_of_s_has_the_wrong_sign(cells):
     """S is printed [-L_0^2, -L_1^2, ..., L_P^2]. Even with the query's sign mended, the last token

@@ -169,6 +169,7 @@ def masked():
                 yield pytest.param(mask, backend, batch_first, marks=marks)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("mask", "backend", "batch_first"), list(masked()))
 def test_multi_head_attention_with_every_mask(mask, backend, batch_first):
     model = nn.MultiheadAttention(6, 3, batch_first=batch_first, dtype=F64).eval()
@@ -220,6 +221,7 @@ def settled(name, high, dtype=F64, backend="fused"):
     return piece
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_are_within_their_certificates_everywhere(name):
     for dtype in (F64, F32):

@@ -83,6 +83,7 @@ def small_data(name, dtype=F64):
 # --------------------------------------------------------------------------------------- answers
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("algorithm", STANDARD, ids=lambda a: a.label)
 def test_every_algorithm_is_within_its_certificate_on_one_digest(library, algorithm):
     assert len(STANDARD) >= 12

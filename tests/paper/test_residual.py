@@ -88,6 +88,7 @@ class TestSquaredHingeGradients(_Losses):
     loss = "squared_hinge"
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("backend", ["literal", "fused"])
 @pytest.mark.parametrize("name", sorted(ice.expressions.LOSSES))
 def test_every_loss_is_within_its_certificate(name, backend):

@@ -239,6 +239,7 @@ def test_what_the_kernels_cannot_do_is_named(kernels):
         primitives.interpolate(torch.zeros(3, device=DEVICE).half(), table("line"), "triton")
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("size", [(1, 1), (70, 64), (33, 200), (5, 2000)], ids=str)
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("length", [None, 1.0])
@@ -337,6 +338,7 @@ def test_readings_of_a_network(kernels, dtype):
         assert math.isnan(float(call(z.to(DEVICE))))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("centred", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("dim", [60, 37])

@@ -69,6 +69,7 @@ def test_hard_look_ups_converge_as_one_over_the_cells(name):
 # ------------------------------------------------------------------ the certificate, every regime
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("eps", [1e-2, 1e-4])
 def test_fit_holds_the_eps_it_is_asked_for(name, eps):

@@ -150,6 +150,7 @@ FOLDERS = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_the_card_runs_as_printed(kind, program, tmp_path, capsys):
     FOLDERS[kind](program, tmp_path)

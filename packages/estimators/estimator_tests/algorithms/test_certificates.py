@@ -62,6 +62,7 @@ def check(name: str, kinds: list[str], seeds: range) -> tuple[list[float], list[
     return ratios, without
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CASES)
 def test_answers_are_within_their_certificates(name):
     kinds = [*REGULAR, *DEPENDENT] if name in QUICK else FEW

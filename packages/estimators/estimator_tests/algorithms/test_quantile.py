@@ -52,6 +52,7 @@ def pairwise():
                 yield pytest.param(n, d, q, outliers, marks=() if quick else pytest.mark.slow)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("n", "d", "q", "outliers"), list(pairwise()))
 def test_the_answer_is_the_linear_program_s(n, d, q, outliers):
     x, y = data(n, d, seed=n + d, outliers=outliers)

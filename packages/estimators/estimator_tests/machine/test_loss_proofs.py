@@ -27,6 +27,7 @@ from tests.expressions.test_losses import (
 )
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("name", sorted(LOSSES))
 @pytest.mark.parametrize("which", sorted(OWN))
 def test_a_loss_of_ones_own_is_proven_by_its_own_facts_or_not_at_all(name, which):

@@ -58,6 +58,7 @@ def answered(model, x):
     return np.asarray((model.transform if hasattr(model, "transform") else model.predict)(x), float)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", estimators.ESTIMATORS)
 def test_estimators_read_the_same_numbers(name):

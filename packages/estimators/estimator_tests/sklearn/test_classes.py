@@ -40,6 +40,7 @@ def test_parameters_are_written_out_with_the_records_defaults(name):
     assert set(kind._parameter_constraints) == set(written)
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", NAMES)
 def test_docstrings_say_every_parameter_and_their_examples_run(name):
     kind = getattr(iceform_estimators, name)

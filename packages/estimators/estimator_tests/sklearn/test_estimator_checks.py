@@ -26,6 +26,7 @@ def is_long(case) -> bool:
 
 
 # A perceptron whose classes no plane separates goes on to its last pass, and says so.
+@pytest.mark.sampled(285)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @checks()
 def test_scikit_learn_check(estimator, check):

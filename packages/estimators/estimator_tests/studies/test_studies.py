@@ -178,6 +178,7 @@ def test_test_time_prompts_come_from_training_rows_alone():
 # ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_smoke_run_of_everything_gives_finite_numbers(smoke):
     _, records = smoke
     seen = {(r["study"], r["column"]) for r in records}
@@ -187,6 +188,7 @@ def test_a_smoke_run_of_everything_gives_finite_numbers(smoke):
             assert math.isfinite(value), (r["study"], r["variant"], name)
 
 
+@pytest.mark.slow
 def test_constructed_errors_are_what_is_promised(smoke):
     _, records = smoke
     residual = [
@@ -205,6 +207,7 @@ def test_constructed_errors_are_what_is_promised(smoke):
         assert m["sup error"] <= m["certified"], m
 
 
+@pytest.mark.slow
 def test_constructed_regressions_are_within_certificate_of_scikit_learn(smoke):
     _, records = smoke
     for r in records:
@@ -222,6 +225,7 @@ def test_constructed_regressions_are_within_certificate_of_scikit_learn(smoke):
             assert proven == ((r["study"], algorithm) != ("housing", "linear"))
 
 
+@pytest.mark.slow
 def test_a_constructed_study_runs_on_one_digest(smoke):
     """Seeds, data and algorithms differ; sizes differ only where the size is what is studied."""
     _, records = smoke
@@ -275,6 +279,7 @@ def test_weights_of_the_constructed_heads_know_no_data():
                  (x + 1000.0, *(x.new_zeros(spec.width, spec.dim) for _ in range(3)))))  # fmt: skip
 
 
+@pytest.mark.slow
 def test_splitting_the_grid_over_heads_falls_as_one_over_the_heads(smoke):
     """The theorem's rate, of what it is about: the entries of K, Q and V."""
     _, records = smoke
@@ -423,6 +428,7 @@ def test_the_houses_of_as_published_are_the_authors():
     assert float(torch.cat([apart.amin(0), apart.amin(1)]).max()) <= 1e-4
 
 
+@pytest.mark.slow
 def test_least_squares_solves_the_published_heads_task(smoke):
     _, records = smoke
     solved = [
@@ -433,6 +439,7 @@ def test_least_squares_solves_the_published_heads_task(smoke):
     assert max(solved) <= 1e-6
 
 
+@pytest.mark.slow
 def test_finished_cells_are_not_computed_again(smoke):
     out, records = smoke
     assert groups(Request(tuple(STUDIES), out=out)) == []
@@ -496,6 +503,7 @@ def test_a_saturating_table_is_certified_on_its_whole_range():
 # ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_report_holds_published_numbers_beside_ours(smoke, tmp_path):
     _, records = smoke
     paths = {p.name: p for p in write(records, tmp_path)}
@@ -522,6 +530,7 @@ def test_the_report_holds_published_numbers_beside_ours(smoke, tmp_path):
     assert int(wanted["seeds"]) == len(mine)
 
 
+@pytest.mark.slow
 def test_the_slope_of_the_published_table_is_not_one_over_h(smoke):
     _, records = smoke
     curves = {c.label: c for c in rates(records)}
@@ -566,6 +575,7 @@ def test_there_is_nothing_to_report_without_results(tmp_path):
         write([], tmp_path)
 
 
+@pytest.mark.slow
 def test_every_section_names_the_flaws(smoke):
     for section in sections(smoke[1]):
         assert section.flaws

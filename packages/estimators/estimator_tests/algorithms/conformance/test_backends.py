@@ -98,6 +98,7 @@ def test_what_every_result_has(name):
 STRAIGHT = {"linear", "ridge", "expectile", "pca"}
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", NAMES)
 def test_how_much_of_an_answer_attention_computes(name):
     result, _ = run(name, "fused")
