@@ -140,7 +140,7 @@ class Curvature:
 
     @property
     def steepest(self) -> float | None:
-        """The least upper bound of l'' where it is finite: how far l' moves when z does."""
+        """The least upper bound of l'' where it is finite, that is how far l' moves with z."""
         return self.bounds[1] if self.bounds and math.isfinite(self.bounds[1]) else None
 
 

@@ -127,7 +127,7 @@ class DescentCircuit:
 
     @cached_property
     def angles(self) -> tuple[float, ...]:
-        """Of the code of positions: cos and sin of pi/2 p, pi/4 p, ... to the last position."""
+        """The angles pi/2, pi/4, ... by whose multiples cosines and sines code a position."""
         most = max(1, math.ceil(math.log2(self.shape.positions)) - 1)
         return tuple(math.pi / 2**j for j in range(1, most + 1))
 

@@ -31,7 +31,7 @@ class LabTable:
 
     @property
     def columns(self) -> list[str]:
-        """Their names: what is compared, along what, the measure, then the others."""
+        """The names of what is compared, along what, of the measure, then of the others."""
         first = dict.fromkeys([self.by, self.x, self.y])
         return list({**first, **dict.fromkeys(self.rows[0])}) if self.rows else []
 

@@ -313,7 +313,8 @@ def train(
 
     Returns
     -------
-    A cell for every start, rate and seed, in that order.
+    list
+        A cell for every start, rate and seed, in that order.
 
     Raises
     ------

@@ -217,7 +217,7 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
 
     @property
     def binding(self) -> str:
-        """What to bind: unless a backend was insisted on, "auto", which runs any weights."""
+        """The backend to bind, which is "auto" unless another was insisted on."""
         return self.backend if self._insists or self.backend != "fused" else "auto"
 
     @full_precision
