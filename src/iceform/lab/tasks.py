@@ -103,7 +103,7 @@ class InContextTask:
 
     @property
     def penalty(self) -> float:
-        """The penalty of the ridge that is Bayes' answer, the noise's variance over the weights'."""
+        """The penalty of the ridge that is Bayes' answer, noise over weights as variances."""
         return (self.noise / self.w_scale) ** 2
 
     def draw(self, prompts: int, examples: int, source: torch.Generator) -> Examples:
