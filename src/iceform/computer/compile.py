@@ -23,7 +23,7 @@ from iceform.certificates import Certificate, in_form
 from iceform.computer.assemble import Assembled, assemble
 from iceform.computer.budget import Budget, certify
 from iceform.computer.diagnose import Diagnosis, diagnose
-from iceform.computer.exact import as_column, run_exactly, whole
+from iceform.computer.exact import as_column, run_exactly
 from iceform.computer.explain import explain
 from iceform.computer.fuse import SelectedCode, fuse
 from iceform.computer.graph import MOST_TURNS, Graph, Node, Parameter, SourceLine
@@ -44,6 +44,7 @@ from iceform.computer.ranges import (
 from iceform.computer.tables import ProgramTables, narrower
 from iceform.computer.values import is_number
 from iceform.computer.virtual import VirtualCode, VirtualInstruction, VirtualLoop
+from iceform.computer.whole_numbers import check_whole
 from iceform.errors import (
     BoundError,
     PrecisionError,
@@ -116,21 +117,13 @@ class Program:
     def parameters(self, **settings: Any) -> dict[str, Tensor]:
         """Every parameter's value, defaults filled in."""
         found = self.algorithm.values(self.graph.dim, settings)
-        for name in self.counts:
-            whole(float(found[name]))
-        for name in self.graph.whole - self.counts:
-            if float(found[name]) != round(float(found[name])):
-                raise ProgramError(
-                    f"{name} is compared with whole numbers, and its default is one; got "
-                    f"{float(found[name]):g}. Give it a default such as "
-                    f"{float(self.graph.parameters[name].default)!r} to compare real numbers"  # type: ignore[arg-type]
-                )
+        check_whole(self.graph, found)
         return found
 
     @property
     def counts(self) -> set[str]:
         """The parameters that count turns of a loop."""
-        return _counts(self.graph)
+        return self.graph.counts
 
     def written(self, **settings: Any) -> dict[str, Tensor]:
         """Every parameter as a prompt holds it: numbers, or vectors where the program has one."""
@@ -496,7 +489,7 @@ def _domain(
     features, (y, *_) = _features(each["x"], graph.dim), _features(each["y"], 1)
     x = reduce(Range.join, features)
     apart = features if any(f != x for f in features) else ()
-    counts = _counts(graph)
+    counts = graph.counts
     computed = {a.attr for node in graph.block.walk() for a in node.args if a.op == "parameter"}
     parameters = {
         name: _range(name, ranges[name])
@@ -513,12 +506,6 @@ def _features(given: Any, count: int) -> list[Range]:
     if several and len(given) != count:
         raise BoundError(f"domain has {len(given)} ranges for {count} features")
     return [_range("x", one) for one in (given if several else [given] * count)]
-
-
-def _counts(graph: Graph) -> set[str]:
-    """The parameters that count turns."""
-    counts = [loop.count for loop in graph.block.loops()]
-    return {c.attr for c in counts if c is not None and c.op == "parameter"}
 
 
 def _range(name: str, given: Any) -> Range:
