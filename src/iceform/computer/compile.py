@@ -139,6 +139,23 @@ class Program:
         """The graph run on tensors."""
         return self.packed(run_exactly(self.graph, self._given(X, y, settings)))
 
+    def checked(self, X: Any, y: Any = None, **settings: Any) -> tuple[Tensor, Tensor]:
+        """Samples (n, d) and targets (n,) in float64; what does not fit is refused."""
+        x = as_column(X, vector=True)
+        targets, d = self.algorithm.targets(x, y), self.graph.dim
+        if x.ndim != 2 or x.shape[1] != d or not len(x) or targets.shape != x.shape[:1]:
+            raise ShapeError(
+                f"{self.name} takes X of shape (n, {d}) and y of shape (n,), n from 1 on, got "
+                f"{tuple(x.shape)} and {tuple(targets.shape)}"
+            )
+        if len(x) > self.samples:
+            raise ShapeError(
+                f"{self.name} was compiled for at most {self.samples} samples, got {len(x)}; "
+                f"compile with samples={len(x)}"
+            )
+        self.domain.check(x, targets, self.parameters(**settings))
+        return x, targets
+
     def _given(self, X: Tensor, y: Tensor | None, settings: dict[str, Any]) -> dict[str, Tensor]:
         targets = self.algorithm.targets(X, y)
         return {"x": X, "y": targets[:, None], **self.parameters(**settings)}
@@ -209,8 +226,7 @@ class Program:
         -------
         A :class:`~iceform.computer.diagnose.Diagnosis`; ``print`` shows the worst of each kind.
         """
-        x = as_column(X, vector=True)
-        return diagnose(self, x, self.algorithm.targets(x, y), settings)
+        return diagnose(self, *self.checked(X, y, **settings), settings)
 
     def with_bounds(self, bounds: Mapping[str, Range]) -> Program:
         """The same program compiled with other bounds of names that loops carry."""
@@ -370,7 +386,7 @@ def compile(
         raise ProgramError(
             f"compile takes a function made by @ice.algorithm, got {type(algorithm).__name__}"
         )
-    data = None if example is None else _example(algorithm, example)
+    data = None if example is None else _example(algorithm, example, dim)
     dim = data["x"].shape[1] if dim is None and data is not None else dim
     samples = len(data["x"]) if samples is None and data is not None else samples
     dim, samples = check_size("dim", dim), check_size("samples", samples)
@@ -450,9 +466,14 @@ def _virtual_loops(code: VirtualCode) -> Iterator[VirtualLoop]:
             yield from _virtual_loops(item.body)
 
 
-def _example(algorithm: Algorithm, example: Any) -> dict[str, Tensor]:
+def _example(algorithm: Algorithm, example: Any, dim: Any) -> dict[str, Tensor]:
     """X (n, d) and y (n, 1) of an example."""
-    X, y = example if isinstance(example, tuple) else (example, None)
+    several = isinstance(example, tuple)
+    if several and len(example) != 2:
+        raise ShapeError(
+            f"an example is (X, y), or X for an algorithm of x alone; got a tuple of {len(example)}"
+        )
+    X, y = example if several else (example, None)
     x = as_column(X, vector=True)
     targets = algorithm.targets(x, y)
     if x.ndim != 2 or not len(x) or targets.shape != x.shape[:1]:
@@ -460,6 +481,18 @@ def _example(algorithm: Algorithm, example: Any) -> dict[str, Tensor]:
             f"an example is (X, y) of shapes (n, d) and (n,), got {tuple(x.shape)} and "
             f"{tuple(targets.shape)}"
         )
+    if dim not in (None, x.shape[1]):
+        raise ShapeError(
+            f"dim is {dim}, and the X of the example has {x.shape[1]} features: leave dim out, or "
+            "give an example of as many"
+        )
+    for name, values in (("X", x), ("y", targets)):
+        if not bool(values.isfinite().all()):
+            worst = float(values[~values.isfinite()][0])
+            raise BoundError(
+                f"{name} of the example holds {worst}, and ranges are taken from it: leave such "
+                "samples out"
+            )
     return {"x": x, "y": targets[:, None]}
 
 

@@ -224,6 +224,7 @@ class ProgramDomain:
                     if name in self.parameters
                     else f"scale the data, or compile with domain={{{name[0].lower()!r}: {wider}}}"
                 )
+                mend = mend if math.isfinite(worst) else "no program computes with such a number"
                 raise BoundError(
                     f"{name} has the value {worst:.6g}, outside {allowed}, for which the program "
                     f"was compiled; {mend}"
