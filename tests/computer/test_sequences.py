@@ -59,6 +59,7 @@ WORDS = {
     "matrix": (lambda x, y: ROWS @ x, X @ ROWS.T),
     "row": (lambda x, y: x[:2] @ ROWS, X[:, :2] @ ROWS),
     "list": (lambda x, y: [1, 2, 3] * x - ROWS[0], X * torch.tensor([1, 2, 3]) - ROWS[0]),
+    "attend to a number": (lambda x, y: ice.attend(x, x, 2.0), 2 + 0 * Y),
     "Python's max": (lambda x, y: max(y, 0.25, x[0]), torch.maximum(Y.clamp(min=0.25), X[:, 0])),
     "Python's min": (lambda x, y: min(x), X.min(1).values),
     "another algorithm": (with_helper, 3 * Y + 0.5 - (2 * Y + 0.5).sum()),

@@ -351,9 +351,6 @@ class Ranges:
     def _narrowed(self, node: Node, seen: Range, found: Range | None = None) -> Range:
         """The range of a node with an assumption: ends that are proven are not checked."""
         found = self.known[node] if found is None else found
-        if node.op == "state":  # its turns prove nothing once it is assumed
-            self._assume(node, node.name, seen, "example")
-            return seen
         low, high = seen.low, seen.high
         checked = Range(
             low if low > found.low else -math.inf, high if high < found.high else math.inf
