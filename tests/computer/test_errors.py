@@ -12,6 +12,7 @@ from iceform.computer import Computer, language
 from iceform.computer.compile import compile
 from iceform.computer.language import algorithm, bounded, constant, mean, repeat, where, while_
 from iceform.computer.proofs import Balls, UndecidedError, _check_ties
+from iceform.computer.samples import at
 from iceform.errors import (
     BoundError,
     CapacityError,
@@ -50,6 +51,12 @@ LINES = {
     "torch.ones(2, 3) * mean(x)": "a matrix A is for A @ v",
     "torch.ones(5) * mean(x)": "vectors of",
     "f'{mean(y):.3f}'": "format",
+    "attend(1.0, x, x)": "1 and 3",
+    "attend(x, x, 'x')": "got str",
+    "stored(1.0)": "stored takes a value of the program, got float",
+    "bounded(1.0, 2.0)": "bounded takes a value of the program, got float",
+    "at(x, 1.5)": "a sample by its number.*got 1.5",
+    "at(x, torch.tensor(0.5))": "a sample by its number",
 }
 REFUSED = {
     line: (says, f"def written(x, y):\n    return {line}  # here") for line, says in LINES.items()
@@ -164,7 +171,8 @@ def test_refused_with_the_line(says, text, request):
     """The one that is marked."""
     file, lines = f"<{request.node.callspec.id}>", text.strip().splitlines(keepends=True)
     linecache.cache[file] = (len(text), None, lines, file)
-    scope = {"torch": torch, "numpy": numpy, **{n: getattr(language, n) for n in language.__all__}}
+    words = {n: getattr(language, n) for n in language.__all__}
+    scope = {"torch": torch, "numpy": numpy, "at": at, **words}
     exec(builtins.compile("".join(lines), file, "exec"), scope)
     with pytest.raises(CompileError, match=says) as caught:
         compile(algorithm(scope["written"]), 3, 5)  # type: ignore[arg-type]

@@ -1,5 +1,7 @@
 """Programs compiled with an example: ranges as seen there, checked in every run."""
 
+import math
+
 import pytest
 import torch
 
@@ -84,6 +86,15 @@ def test_a_domain_for_each_feature():
 def test_an_example_that_does_not_fit_is_refused():
     with pytest.raises(ShapeError, match="an example is"):
         ice.compile(quotient, example=(torch.ones(3, 2), torch.ones(4)))
+    X, y = torch.ones(4, 2), torch.ones(4)
+    for wrong in ((X,), (X, y, y)):
+        with pytest.raises(ShapeError, match=rf"an example is .*; got a tuple of {len(wrong)}"):
+            ice.compile(quotient, example=wrong)
+    for number in (math.inf, math.nan):
+        with pytest.raises(BoundError, match=f"y of the example holds {number}"):
+            ice.compile(quotient, example=(X, number * y))
+    with pytest.raises(ShapeError, match="dim is 3, and the X of the example has 2 features"):
+        ice.compile(quotient, dim=3, domain=2.0, example=(X, y))
     with pytest.raises(BoundError, match="2 ranges for 3 features"):
         ice.compile(quotient, dim=3, samples=4, domain={"x": [(0, 1), (0, 1)]})
 
@@ -108,6 +119,17 @@ def test_a_diagnosis_names_lines_and_a_bound_that_helps():
     assert (tie.line, divisor.line) == (first + 5, first + 5)
     assert divisor.value == pytest.approx(float((X[:, 0] ** 2).mean()))
     assert "alone moves the answer by" in str(found)
+
+
+def test_a_diagnosis_takes_the_data_that_a_run_takes():
+    program = ice.compile(ice.algorithm(lambda x, y: ice.mean(y * x[0])), dim=2, samples=4)
+    X, y = torch.ones(4, 2), torch.ones(4)
+    for data in ((X[:, :1], y), (X[:, 0], y), (X, y[:2]), (X[:0], y[:0])):
+        with pytest.raises(ShapeError, match=r"takes X of shape \(n, 2\)"):
+            program.diagnose(*data)
+    for number in (50, math.inf, math.nan):
+        with pytest.raises(BoundError, match=f"X has the value {number}, outside"):
+            program.diagnose(number * X, y)
 
 
 def root(x, y, *, steps=200):

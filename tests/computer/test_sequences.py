@@ -59,6 +59,7 @@ WORDS = {
     "matrix": (lambda x, y: ROWS @ x, X @ ROWS.T),
     "row": (lambda x, y: x[:2] @ ROWS, X[:, :2] @ ROWS),
     "list": (lambda x, y: [1, 2, 3] * x - ROWS[0], X * torch.tensor([1, 2, 3]) - ROWS[0]),
+    "attend to a number": (lambda x, y: ice.attend(x, x, 2.0), 2 + 0 * Y),
     "Python's max": (lambda x, y: max(y, 0.25, x[0]), torch.maximum(Y.clamp(min=0.25), X[:, 0])),
     "Python's min": (lambda x, y: min(x), X.min(1).values),
     "another algorithm": (with_helper, 3 * Y + 0.5 - (2 * Y + 0.5).sum()),
@@ -105,6 +106,35 @@ def test_a_whole_number_is_told_from_what_is_none():
     data[0] = 0.25  # 2 itself is no jump of floor
     found = Computer.for_programs([near]).run(near, X[:2], data, backend="fused")
     assert found.value.tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("k", [0.6, float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y, *, k=1: ice.sum(k * (x[0] > 0)) > 2,  # below a mean
+        lambda x, y, *, k=1: ice.mean(x[0]) * (1 * (k > 2) > 0),  # a comparison of comparisons
+    ],
+)
+def test_what_is_compared_as_a_whole_number_has_to_be_one(function, k):
+    program = ice.compile(ice.algorithm(function), dim=3, samples=8, k=(0, 4))
+    assert program.parameters(k=2)["k"] == 2
+    with pytest.raises(ProgramError, match=f"k is compared with whole numbers.*; got {k}"):
+        program.parameters(k=k)
+
+
+def test_rounding_of_what_balls_know_too_roughly_takes_more_bits():
+    """Chaos doubles a ball every turn: at the first bits what is rounded may be anything."""
+
+    def chaos(x, y):
+        z = 0.3 + 0.1 * ice.mean(y)
+        for _ in ice.repeat(300):
+            z = torch.clamp(3.9 * z * (1.0 - z), 0.0, 1.0)
+        return torch.round(1.0 / (0.4 + z * (1.0 - z)))
+
+    program = ice.compile(ice.algorithm(chaos), dim=3, samples=8, eps=1e-6, domain={"y": (0, 1)})
+    found = program.interpreted(X, Y * Y).outputs
+    assert program.enclosed(X, Y * Y, found).radius < 1e-9
 
 
 def test_what_cannot_be_is_refused_with_its_line():

@@ -23,7 +23,7 @@ from iceform.certificates import Certificate, in_form
 from iceform.computer.assemble import Assembled, assemble
 from iceform.computer.budget import Budget, certify
 from iceform.computer.diagnose import Diagnosis, diagnose
-from iceform.computer.exact import as_column, run_exactly, whole
+from iceform.computer.exact import as_column, run_exactly
 from iceform.computer.explain import explain
 from iceform.computer.fuse import SelectedCode, fuse
 from iceform.computer.graph import MOST_TURNS, Graph, Node, Parameter, SourceLine
@@ -44,6 +44,7 @@ from iceform.computer.ranges import (
 from iceform.computer.tables import ProgramTables, narrower
 from iceform.computer.values import is_number
 from iceform.computer.virtual import VirtualCode, VirtualInstruction, VirtualLoop
+from iceform.computer.whole_numbers import check_whole
 from iceform.errors import (
     BoundError,
     PrecisionError,
@@ -116,21 +117,13 @@ class Program:
     def parameters(self, **settings: Any) -> dict[str, Tensor]:
         """Every parameter's value, defaults filled in."""
         found = self.algorithm.values(self.graph.dim, settings)
-        for name in self.counts:
-            whole(float(found[name]))
-        for name in self.graph.whole - self.counts:
-            if float(found[name]) != round(float(found[name])):
-                raise ProgramError(
-                    f"{name} is compared with whole numbers, and its default is one; got "
-                    f"{float(found[name]):g}. Give it a default such as "
-                    f"{float(self.graph.parameters[name].default)!r} to compare real numbers"  # type: ignore[arg-type]
-                )
+        check_whole(self.graph, found)
         return found
 
     @property
     def counts(self) -> set[str]:
         """The parameters that count turns of a loop."""
-        return _counts(self.graph)
+        return self.graph.counts
 
     def written(self, **settings: Any) -> dict[str, Tensor]:
         """Every parameter as a prompt holds it: numbers, or vectors where the program has one."""
@@ -145,6 +138,23 @@ class Program:
     def traced(self, X: Tensor, y: Tensor | None = None, **settings: Any) -> Any:
         """The graph run on tensors."""
         return self.packed(run_exactly(self.graph, self._given(X, y, settings)))
+
+    def checked(self, X: Any, y: Any = None, **settings: Any) -> tuple[Tensor, Tensor]:
+        """Samples (n, d) and targets (n,) in float64; what does not fit is refused."""
+        x = as_column(X, vector=True)
+        targets, d = self.algorithm.targets(x, y), self.graph.dim
+        if x.ndim != 2 or x.shape[1] != d or not len(x) or targets.shape != x.shape[:1]:
+            raise ShapeError(
+                f"{self.name} takes X of shape (n, {d}) and y of shape (n,), n from 1 on, got "
+                f"{tuple(x.shape)} and {tuple(targets.shape)}"
+            )
+        if len(x) > self.samples:
+            raise ShapeError(
+                f"{self.name} was compiled for at most {self.samples} samples, got {len(x)}; "
+                f"compile with samples={len(x)}"
+            )
+        self.domain.check(x, targets, self.parameters(**settings))
+        return x, targets
 
     def _given(self, X: Tensor, y: Tensor | None, settings: dict[str, Any]) -> dict[str, Tensor]:
         targets = self.algorithm.targets(X, y)
@@ -216,8 +226,7 @@ class Program:
         -------
         A :class:`~iceform.computer.diagnose.Diagnosis`; ``print`` shows the worst of each kind.
         """
-        x = as_column(X, vector=True)
-        return diagnose(self, x, self.algorithm.targets(x, y), settings)
+        return diagnose(self, *self.checked(X, y, **settings), settings)
 
     def with_bounds(self, bounds: Mapping[str, Range]) -> Program:
         """The same program compiled with other bounds of names that loops carry."""
@@ -377,7 +386,7 @@ def compile(
         raise ProgramError(
             f"compile takes a function made by @ice.algorithm, got {type(algorithm).__name__}"
         )
-    data = None if example is None else _example(algorithm, example)
+    data = None if example is None else _example(algorithm, example, dim)
     dim = data["x"].shape[1] if dim is None and data is not None else dim
     samples = len(data["x"]) if samples is None and data is not None else samples
     dim, samples = check_size("dim", dim), check_size("samples", samples)
@@ -457,9 +466,14 @@ def _virtual_loops(code: VirtualCode) -> Iterator[VirtualLoop]:
             yield from _virtual_loops(item.body)
 
 
-def _example(algorithm: Algorithm, example: Any) -> dict[str, Tensor]:
+def _example(algorithm: Algorithm, example: Any, dim: Any) -> dict[str, Tensor]:
     """X (n, d) and y (n, 1) of an example."""
-    X, y = example if isinstance(example, tuple) else (example, None)
+    several = isinstance(example, tuple)
+    if several and len(example) != 2:
+        raise ShapeError(
+            f"an example is (X, y), or X for an algorithm of x alone; got a tuple of {len(example)}"
+        )
+    X, y = example if several else (example, None)
     x = as_column(X, vector=True)
     targets = algorithm.targets(x, y)
     if x.ndim != 2 or not len(x) or targets.shape != x.shape[:1]:
@@ -467,6 +481,18 @@ def _example(algorithm: Algorithm, example: Any) -> dict[str, Tensor]:
             f"an example is (X, y) of shapes (n, d) and (n,), got {tuple(x.shape)} and "
             f"{tuple(targets.shape)}"
         )
+    if dim not in (None, x.shape[1]):
+        raise ShapeError(
+            f"dim is {dim}, and the X of the example has {x.shape[1]} features: leave dim out, or "
+            "give an example of as many"
+        )
+    for name, values in (("X", x), ("y", targets)):
+        if not bool(values.isfinite().all()):
+            worst = float(values[~values.isfinite()][0])
+            raise BoundError(
+                f"{name} of the example holds {worst}, and ranges are taken from it: leave such "
+                "samples out"
+            )
     return {"x": x, "y": targets[:, None]}
 
 
@@ -496,7 +522,7 @@ def _domain(
     features, (y, *_) = _features(each["x"], graph.dim), _features(each["y"], 1)
     x = reduce(Range.join, features)
     apart = features if any(f != x for f in features) else ()
-    counts = _counts(graph)
+    counts = graph.counts
     computed = {a.attr for node in graph.block.walk() for a in node.args if a.op == "parameter"}
     parameters = {
         name: _range(name, ranges[name])
@@ -513,12 +539,6 @@ def _features(given: Any, count: int) -> list[Range]:
     if several and len(given) != count:
         raise BoundError(f"domain has {len(given)} ranges for {count} features")
     return [_range("x", one) for one in (given if several else [given] * count)]
-
-
-def _counts(graph: Graph) -> set[str]:
-    """The parameters that count turns."""
-    counts = [loop.count for loop in graph.block.loops()]
-    return {c.attr for c in counts if c is not None and c.op == "parameter"}
 
 
 def _range(name: str, given: Any) -> Range:

@@ -161,6 +161,12 @@ class Graph:
     place: SourceLine | None = None
     whole: frozenset[str] = frozenset()  # parameters that have to be whole numbers
 
+    @property
+    def counts(self) -> set[str]:
+        """The parameters that count turns of a loop."""
+        counts = [loop.count for loop in self.block.loops()]
+        return {c.attr for c in counts if c is not None and c.op == "parameter"}
+
 
 class Arithmetic(Protocol[V]):
     """What a graph is run in: numbers, balls, ..."""

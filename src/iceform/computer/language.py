@@ -45,6 +45,7 @@ from iceform.computer.trace import Tracer, traced
 from iceform.computer.values import (
     Value,
     applied,
+    checked_value,
     emit,
     filled_like,
     is_number,
@@ -92,13 +93,15 @@ def mean(value: Value) -> Value:
     return emit("mean", (value,), False, value.width)
 
 
-def attend(query: Value, key: Value, value: Value, bias: Value | None = None) -> Value:
+def attend(query: Any, key: Value, value: Any, bias: Any = None) -> Value:
     r"""Softmax attention over the samples: :math:`\sum_i p_i v_i`, p = softmax(q . k_i + b_i).
 
     ``key`` and ``value`` are one a sample; ``query`` is one, or one a sample, and so is the answer.
     Query and key are vectors of one length, or both scalars.
     """
     _one_a_sample("attend", key)
+    query, value = checked_value(query, key), checked_value(value, key)
+    bias = None if bias is None else checked_value(bias, key)
     if query.width is None and key.width is None:  # scalars: vectors of one component
         query, key = concat(query), concat(key)
     if key.width is None or query.width != key.width:
@@ -131,6 +134,7 @@ def bounded(value: Value, low: float, high: float | None = None) -> Value:
 
     The compiler takes your word; every run checks it, and refuses its answer where it fails.
     """
+    _check_value("bounded", value)
     low, high = (-abs(low), abs(low)) if high is None else (low, high)
     if not low < high:
         raise refuse(f"a bound needs low < high, got [{low}, {high}]", source_line())
@@ -143,6 +147,7 @@ def stored(value: Value) -> Value:
     It matters where the look-up would be worse: ``guess = stored(1 / v)`` is a rough reciprocal,
     and ``guess * (2 - v * guess)`` a better one by Newton's step, which fused is 1/v once more.
     """
+    _check_value("stored", value)
     return emit("stored", (value,), value.samples, value.width)
 
 
@@ -236,11 +241,15 @@ class Vector:
         return f"vector({shown})"
 
 
-def _one_a_sample(word: str, value: Any) -> None:
+def _check_value(word: str, value: Any) -> None:
     if not isinstance(value, Value):
         raise refuse(
             f"{word} takes a value of the program, got {type(value).__name__}", source_line()
         )
+
+
+def _one_a_sample(word: str, value: Any) -> None:
+    _check_value(word, value)
     if not value.samples:
         raise refuse(f"{word} goes over the samples, and this value is one for all", source_line())
 

@@ -114,6 +114,8 @@ class Balls(Exact):
         self.reached[node] = min(self.reached.get(node, math.inf), surely)
 
     def _whole(self, node: Node, a: BallTensor) -> Any:
+        if not all(t.is_finite() for t in a.flat):
+            raise UndecidedError("what is to be rounded is known too roughly", node.place)
         near = [math.floor(float(t.mid()) + 0.5) for t in a.flat]
         apart = [s * (t - k) + 0.5 for t, k in zip(a.flat, near, strict=True) for s in (1, -1)]
         self._note(node, apart)

@@ -224,6 +224,7 @@ class ProgramDomain:
                     if name in self.parameters
                     else f"scale the data, or compile with domain={{{name[0].lower()!r}: {wider}}}"
                 )
+                mend = mend if math.isfinite(worst) else "no program computes with such a number"
                 raise BoundError(
                     f"{name} has the value {worst:.6g}, outside {allowed}, for which the program "
                     f"was compiled; {mend}"
@@ -350,9 +351,6 @@ class Ranges:
     def _narrowed(self, node: Node, seen: Range, found: Range | None = None) -> Range:
         """The range of a node with an assumption: ends that are proven are not checked."""
         found = self.known[node] if found is None else found
-        if node.op == "state":  # its turns prove nothing once it is assumed
-            self._assume(node, node.name, seen, "example")
-            return seen
         low, high = seen.low, seen.high
         checked = Range(
             low if low > found.low else -math.inf, high if high < found.high else math.inf

@@ -13,9 +13,8 @@ from torch import Tensor
 from iceform.arithmetic import at_least, at_most
 from iceform.certificates import DerivationStep, Enclosure, Ledger, Result
 from iceform.computer.compile import Program
-from iceform.computer.exact import as_column
 from iceform.computer.proofs import ExactDistance, available
-from iceform.errors import PrecisionError, PrecisionWarning, ProgramError, ShapeError
+from iceform.errors import PrecisionError, PrecisionWarning, ProgramError
 
 if TYPE_CHECKING:
     from iceform.computer.computer import Computer, Execution
@@ -36,9 +35,7 @@ def run(
             f"run takes a compiled program, got {type(program).__name__}; compile it first, or use "
             "computer.prompt and computer.execute with an assembly"
         )
-    x, targets = _data(program, X, y)
-    given = program.parameters(**settings)
-    program.domain.check(x, targets, given)
+    x, targets = program.checked(X, y, **settings)
     check_balls(program)
     prompt = computer.prompt(program, x.to(computer.dtype), targets.to(computer.dtype), **settings)
     execution = computer.execute(prompt, backend=backend)
@@ -71,23 +68,6 @@ def _warn(program: Program, error: float, size: float) -> None:
             PrecisionWarning,
             stacklevel=5,
         )
-
-
-def _data(program: Program, X: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor]:
-    x = as_column(X, vector=True)
-    targets = program.algorithm.targets(x, y)
-    d = program.graph.dim
-    if x.ndim != 2 or x.shape[1] != d or targets.shape != x.shape[:1]:
-        raise ShapeError(
-            f"{program.name} takes X of shape (n, {d}) and y of shape (n,), got {tuple(x.shape)} "
-            f"and {tuple(targets.shape)}"
-        )
-    if len(x) > program.samples:
-        raise ShapeError(
-            f"{program.name} was compiled for at most {program.samples} samples, got {len(x)}; "
-            f"compile with samples={len(x)}"
-        )
-    return x, targets
 
 
 def check_balls(program: Program, *, every: bool = False) -> None:

@@ -72,10 +72,21 @@ def at(value: Value, place: Any) -> Value:
     A place beyond the ends reads the sample at that end.
     """
     own = index() / _UNIT
-    place = place if isinstance(place, Value) else constant(place)
+    place = place if isinstance(place, Value) else _numbered(place)
     # 2 c p i - c i^2, which is -c (i - p)^2 but for what all samples share.
     query = concat(2.0 * _PLACE * _UNIT * place, constant(-_PLACE * _UNIT**2))
     return attend(query, concat(own, own * own), value)
+
+
+def _numbered(place: Any) -> Value:
+    """A place that is written as a number."""
+    try:
+        number = float(place)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not number.is_integer():
+        raise refuse(f"at reads a sample by its number, 0, 1, ...; got {place!r}", source_line())
+    return constant(place)
 
 
 def previous(value: Value, by: Any = 1, first: Any = 0.0) -> Value:

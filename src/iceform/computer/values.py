@@ -76,7 +76,7 @@ class Value:
     def __sub__(self, other: Any) -> Value:
         if is_number(other):
             return self.apply(_operation("-", _Z, _literal(other)))
-        return self + -_checked_value(other, self)
+        return self + -checked_value(other, self)
 
     def __rsub__(self, other: Any) -> Value:
         if not is_number(other):
@@ -95,7 +95,7 @@ class Value:
             if other == 0:
                 raise refuse("this divides by 0", source_line())
             return self.apply(_operation("/", _Z, _literal(other)))
-        return self * (1.0 / _checked_value(other, self))
+        return self * (1.0 / checked_value(other, self))
 
     def __rtruediv__(self, other: Any) -> Value:
         if not is_number(other):
@@ -337,7 +337,7 @@ class Value:
 
 def combine(op: str, a: Value, b: Any) -> Value:
     """An elementwise operation on two values."""
-    b = _checked_value(b, a)
+    b = checked_value(b, a)
     return emit(op, (a, b), a.samples or b.samples, _joined(a, b))
 
 
@@ -425,7 +425,8 @@ def one_hot(index: Value, length: int) -> Value:
     return found
 
 
-def _checked_value(value: Any, beside: Value) -> Value:
+def checked_value(value: Any, beside: Value) -> Value:
+    """A value of the same run; numbers and lists of them become one."""
     found = lifted(value, beside)
     if found.scope is not beside.scope:
         raise refuse("a value of another run of an algorithm is used here", source_line())

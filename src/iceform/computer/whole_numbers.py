@@ -10,7 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fractions import Fraction
 
-from iceform.computer.graph import Block, Loop, Node, Parameter
+from torch import Tensor
+
+from iceform.computer.exact import whole
+from iceform.computer.graph import Block, Graph, Loop, Node, Parameter
+from iceform.errors import ProgramError
 from iceform.expressions.formulas import trees
 from iceform.expressions.formulas.polynomials import line
 
@@ -39,8 +43,23 @@ def decide_half_way(block: Block, parameters: Mapping[str, Parameter]) -> frozen
         node = todo.pop()
         if node not in seen:
             seen.add(node)
-            todo += [a for a in (*node.args, *before.get(node, ())) if known[a]]
+            made_of = (*node.args, *before.get(node, ()), *_summed(node))
+            todo += [a for a in made_of if known.get(a)]  # what is moved was compared: it is there
     return frozenset(n.attr for n in seen if n.op == "parameter")
+
+
+def check_whole(graph: Graph, values: Mapping[str, Tensor]) -> None:
+    """Refuse a parameter that a graph takes for whole, or counts turns with, and that is not."""
+    for name in graph.counts:
+        whole(float(values[name]))
+    for name in sorted(graph.whole - graph.counts):
+        if not float(values[name]).is_integer():
+            default = graph.parameters[name].default
+            raise ProgramError(
+                f"{name} is compared with whole numbers, and its default is one; got "
+                f"{float(values[name]):g}. Give it the default {default!r}, not {default:g}, to "
+                "compare real numbers"
+            )
 
 
 def _note(block: Block, known: dict[Node, bool]) -> None:
@@ -79,9 +98,14 @@ def _whole(node: Node, known: dict[Node, bool]) -> bool:
         if flat is not None and flat[0] == 0:  # 0 * y + 1, say
             return flat[1].is_integer()
         return known[node.args[0]] and _keeps(node.attr)
-    if node.op == "mul" and {a.op for a in node.args} == {"mean", "count"}:  # a sum over samples
-        return all(known[a.args[0]] for a in node.args if a.op == "mean")
-    return node.op in _COMBINED and all(known[a] for a in node.args)
+    return node.op in _COMBINED and all(known[a] for a in _summed(node) or node.args)
+
+
+def _summed(node: Node) -> tuple[Node, ...]:
+    """What is summed over the samples, where a node is such a sum: n times a mean."""
+    if node.op != "mul" or {a.op for a in node.args} != {"mean", "count"}:
+        return ()
+    return tuple(a.args[0] for a in node.args if a.op == "mean")
 
 
 def _keeps(tree: trees.Node) -> bool:

@@ -315,3 +315,12 @@ def test_a_run_is_read_as_machines_write_it() -> None:
         f"[1] {run}",
     ):
         assert largest(text.read(shown), text.answer) == 0
+
+
+def test_a_text_refuses_a_fraction_where_whole_numbers_are_compared():
+    """Comparisons of whole numbers are decided half-way, where 2.3 > 2 would be false."""
+    made = algorithm(lambda x, y, *, k=3: 1.0 * (k > 2) + 0.0 * mean(x[0]))
+    X, y = torch.full((4, 1), 0.5).double(), torch.zeros(4).double()
+    assert float(text_of(made, X, y, k=3).answer) == 1
+    with pytest.raises(ProgramError, match=r"k is compared with whole numbers.*; got 2\.3"):
+        text_of(made, X, y, k=2.3)

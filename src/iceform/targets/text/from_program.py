@@ -20,6 +20,7 @@ from iceform.arithmetic.balls import balls_of, uppermost
 from iceform.computer.exact import as_column
 from iceform.computer.graph import Graph
 from iceform.computer.language import Algorithm
+from iceform.computer.whole_numbers import check_whole
 from iceform.errors import BoundError, CapacityError, ProgramError, ShapeError
 from iceform.targets.text.allocating import Allocated, Element, Mark, TextInstruction, allocate
 from iceform.targets.text.emitting import TextEmitter
@@ -87,6 +88,7 @@ def text_of(
             f"have {sizes.cells} cells. Take fewer samples, or a machine with more cells."
         )
     graph = algorithm.graph(x.shape[1])
+    check_whole(graph, given)
     emitter = TextEmitter(graph, x, targets, given, sizes)
     outputs = [s for parts in emitter.outputs.values() for s in parts if isinstance(s, Slot)]
     allocated = allocate(
