@@ -153,3 +153,14 @@ def test_the_three_values_of_a_condition():
     z = torch.tensor([0.0, 0.5, 2.0]).double()
     assert evaluate(tree, z).tolist() == [0.0, 1.5, -2.0]
     assert evaluate(derivative(tree), z).tolist() == [-1.0, 1.0, -1.0]
+
+
+@pytest.mark.parametrize("beta", [1.0, 2.0])
+def test_balls_hold_the_line_that_torch_goes_on_with_after_softplus(beta):
+    f = ScalarFunction(lambda z: torch.nn.functional.softplus(z, beta=beta, threshold=1.0), "f")
+    z = torch.tensor([-1.0, 0.25, 0.5, 0.75, 2.0], dtype=F64)
+    with balls_of(64) as flint:
+        for at, value in zip(z.tolist(), f(z).tolist(), strict=True):
+            ball = f.balls(flint.arb(at))
+            assert ball.overlaps(flint.arb(value, 1e-15)), at
+            assert at * beta > 1 or float(ball.rad()) < 1e-15, at

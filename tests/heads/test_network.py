@@ -11,7 +11,7 @@ from iceform.heads import (
     SoftmaxAttention,
     weights_digest,
 )
-from iceform.paper import ResidualMap
+from iceform.paper import LinearLayer, ResidualMap
 
 F64 = torch.float64
 FEATURES = Features.of(x=2, y=1, w=2)
@@ -240,3 +240,22 @@ def test_a_weight_put_where_there_was_none_is_noticed():
     layer.w_o[0, 3, 3] = 0.0  # one less
     with pytest.raises(IntegrityError, match="weights were changed"):
         network.check()
+
+
+def test_digits_that_a_cast_rounded_off_do_not_come_back():
+    network = LinearLayer(2, 2, samples=3, tokens=64).network
+    built = network.check()
+    assert network.float().check() != built, "a cast to fewer digits is a network of its own"
+    network.double()
+    with pytest.raises(IntegrityError, match="weights were changed"):
+        network.check()
+
+
+def test_a_view_that_negates_its_memory_is_noticed(network):
+    network.seal()
+    layer = network.layers[0]
+    layer.w_v = torch._neg_view(layer.w_v)
+    with pytest.raises(IntegrityError, match="weights were changed"):
+        network.check()
+    layer.w_v = -layer.w_v
+    assert network.check() == network.expected

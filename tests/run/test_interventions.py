@@ -14,6 +14,7 @@ import torch
 
 from iceform.errors import IntegrityError
 from iceform.heads import LookUpLayout, LookUps, SoftmaxAverage, unchecked
+from iceform.paper import LinearLayer
 from iceform.run import bind
 from iceform.tables import Interpolant
 
@@ -249,3 +250,18 @@ def test_program_tokens_are_the_same_for_all_data():
     a, b = (tokens(p.x, p.y, p.w, 0 * p.y) for p in (first, second))
     both = tokens(first.x + second.x, first.y + second.y, first.w + second.w, 0 * first.y)
     assert torch.allclose(both - zero, (a - zero) + (b - zero), rtol=0, atol=1e-11)
+
+
+def test_a_bound_backend_refuses_weights_that_change_after():
+    """A fused run reads the design, so it would go on as if nothing had been changed."""
+    layer = LinearLayer(2, 2, samples=3, tokens=64)
+    x, theta = torch.full((3, 2), 0.5).double(), torch.eye(2).double() / 2
+    bound = layer.bind()
+    before = layer.through(bound, x, theta)
+    layer.network.layers[0].w_v.mul_(2)
+    with pytest.raises(IntegrityError, match="weights were changed"):
+        layer.through(bound, x, theta)
+    with unchecked():
+        with pytest.raises(IntegrityError, match="bind the network again"):
+            layer.through(bound, x, theta)
+        assert (layer.through(layer.bind(), x, theta) - before).abs().max() > FAR

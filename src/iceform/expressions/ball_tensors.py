@@ -7,12 +7,14 @@ one piece of code is the reference in float64 and its proof in balls::
         exact = reference(BallTensor.of(x), BallTensor.of(w))
 
 Scalar functions are the rows of the table of operations. Numbers and tensors of floating-point
-numbers that are mixed in are known exactly.
+numbers that are mixed in are known exactly. Balls may leave a comparison open: it is neither true
+nor false (:class:`BallCondition`), and ``torch.where`` holds both of its branches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -82,6 +84,33 @@ class BallTensor(np.ndarray[Any, Any]):
         """The slices along an axis."""
         return [BallTensor.of(part) for part in np.moveaxis(self, dim, 0)]
 
+    def __bool__(self) -> bool:
+        """Whether it is not 0, where that is one question and the balls tell."""
+        return bool(_COMPARISONS["ne"](self, 0))
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        """A function of NumPy, but for those that take an open comparison for a false one."""
+        name = ufunc.__name__
+        if name in _COMPARED and method == "__call__":
+            return _COMPARISONS[_COMPARED[name]](*inputs)
+        if name in _COMPARED or name in _DECIDING:
+            raise ProgramError(f"ball arithmetic does not know numpy's {name!r}; use torch's")
+        plain = [
+            BallTensor.of(v).view(np.ndarray) if isinstance(v, BallTensor | Tensor) else v
+            for v in inputs
+        ]
+        into = kwargs.pop("out", ())
+        if into:
+            kwargs["out"] = tuple(np.asarray(v) for v in into)
+        values = getattr(ufunc, method)(*plain, **kwargs)
+        return into[0] if into else BallTensor.of(values)
+
+    def _unordered(self, *args: Any, **kwargs: Any) -> Any:
+        """Balls that overlap have no order."""
+        raise ProgramError("ball arithmetic does not know how to sort balls, or which is the first")
+
+    argmax = argmin = argsort = sort = argpartition = partition = searchsorted = _unordered
+
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """A function of torch, on balls."""
@@ -95,25 +124,88 @@ class BallTensor(np.ndarray[Any, Any]):
         return compute(*args, **(kwargs or {}))
 
 
-def _rowwise(name: str) -> Callable[..., BallTensor]:
-    """A row of the table, elementwise."""
+class BallCondition:
+    """What a comparison of balls says, elementwise: True, False, or None where it is open."""
 
-    def compute(*args: Any) -> BallTensor:
-        ball = TABLE[name].ball
-        if ball is None:
+    def __init__(self, values: Any) -> None:
+        self.values = np.asarray(values, dtype=object)
+
+    def __bool__(self) -> bool:
+        if self.values.size != 1:
+            raise ProgramError(f"{self.values.size} comparisons have no one truth; use all()")
+        (value,) = self.values.flat
+        if value is None:
+            raise ProgramError(
+                "balls leave a comparison open: decide by torch.where, which holds both branches, "
+                "or compute with more bits"
+            )
+        return bool(value)
+
+    def __invert__(self) -> Any:
+        return _rowwise("not")(self)
+
+    def __and__(self, other: Any) -> Any:
+        return _rowwise("and")(self, other)
+
+    def __or__(self, other: Any) -> Any:
+        return ~(~self & ~other)
+
+    def all(self) -> BallCondition:
+        """Whether every one is true."""
+        return BallCondition(reduce(TABLE["and"].ball, self.values.flat, True))  # type: ignore[arg-type]
+
+    def any(self) -> Any:
+        """Whether one is true."""
+        return ~(~self).all()
+
+    __torch_function__ = BallTensor.__torch_function__
+
+
+def _rowwise(name: str) -> Callable[..., Any]:
+    """A row of the table, elementwise: balls, or a condition."""
+
+    def compute(*args: Any, **options: Any) -> Any:
+        row = TABLE[name]
+        if row.ball is None:
             raise ProgramError(f"ball arithmetic does not know {name!r} but in formulas")
-        return BallTensor.of(np.frompyfunc(ball, len(args), 1)(*map(_balls, args)))
+        if len(args) != row.arity or options:
+            raise ProgramError(
+                f"ball arithmetic knows {name!r} of {row.arity} tensors and without options, "
+                f"elementwise; got {len(args)} and {sorted(options)}"
+            )
+        out = np.frompyfunc(row.ball, len(args), 1)(*map(_balls, args))
+        return BallCondition(out) if row.condition else BallTensor.of(out)
+
+    return compute
+
+
+def _of_two(name: str) -> Callable[..., Any]:
+    """Of two tensors: a number in the second one's place is an axis to torch."""
+
+    def compute(*args: Any, **options: Any) -> Any:
+        if any(isinstance(a, int) for a in args):
+            raise ProgramError(
+                f"ball arithmetic does not know torch's {name!r} along an axis; torch.{name}imum "
+                "of two tensors is elementwise"
+            )
+        return _rowwise(name)(*args, **options)
 
     return compute
 
 
 def _balls(value: Any) -> Any:
+    if isinstance(value, BallCondition):
+        return value.values
+    if isinstance(value, Tensor) and value.dtype == torch.bool:
+        return value.cpu().numpy().astype(object)
     if isinstance(value, int | float):
         return ball_arithmetic().arb(float(value))
     return BallTensor.of(value)
 
 
-_product, maximum, minimum = _rowwise("*"), _rowwise("max"), _rowwise("min")
+_product: Callable[..., BallTensor] = _rowwise("*")
+maximum: Callable[..., BallTensor] = _rowwise("max")
+minimum: Callable[..., BallTensor] = _rowwise("min")
 
 
 def multiply(a: Any, b: Any) -> BallTensor:
@@ -126,7 +218,7 @@ def softmax(scores: BallTensor, dim: int = -1) -> BallTensor:
     # Taking off one number from all scores changes nothing and keeps exp small.
     middles = np.frompyfunc(lambda ball: ball.mid(), 1, 1)(scores)
     masses = BallTensor.of(np.frompyfunc(lambda ball: ball.exp(), 1, 1)(
-        scores - np.maximum.reduce(middles, axis=dim, keepdims=True)
+        scores - np.maximum.reduce(middles.view(np.ndarray), axis=dim, keepdims=True)
     ))  # fmt: skip
     return BallTensor.of(masses / masses.sum(dim, keepdim=True))
 
@@ -143,12 +235,32 @@ def _zeros_like(values: BallTensor) -> BallTensor:
     return BallTensor.of(torch.zeros(values.shape))
 
 
+_above, _at_least, _same = _rowwise(">"), _rowwise(">="), _rowwise("==")
+_COMPARISONS: dict[str, Callable[..., Any]] = {
+    "gt": _above,
+    "lt": lambda a, b: _above(b, a),
+    "ge": _at_least,
+    "le": lambda a, b: _at_least(b, a),
+    "eq": _same,
+    "ne": lambda a, b: ~_same(a, b),
+}
+# NumPy's names of them, and what else decides by them.
+_COMPARED = {"greater": "gt", "less": "lt", "greater_equal": "ge", "less_equal": "le",
+             "equal": "eq", "not_equal": "ne"}  # fmt: skip
+_DECIDING = {"maximum", "minimum", "fmax", "fmin", "clip", "sign",
+             "logical_and", "logical_or", "logical_xor", "logical_not"}  # fmt: skip
+
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **_COMPARISONS,
     "add": lambda a, b: BallTensor.of(a) + BallTensor.of(b),
     "cat": lambda parts, dim=0: BallTensor.of(np.concatenate([_balls(p) for p in parts], dim)),
     "linalg_solve": solve,
     "matmul": lambda a, b: BallTensor.of(a) @ BallTensor.of(b),
+    "logical_and": _rowwise("and"),
+    "logical_not": _rowwise("not"),
+    "max": _of_two("max"),
     "maximum": maximum,
+    "min": _of_two("min"),
     "minimum": minimum,
     "mul": multiply,
     "softmax": softmax,

@@ -490,10 +490,15 @@ class FrozenNetwork(nn.Module):
         return torch.stack([torch.as_tensor(flag, device=device) for flag in flags]).all()
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        """A cast is another network of the same sizes; moving it to a device is not."""
-        kinds = {b.dtype for b in self.buffers()}
-        cast = self.expected is not None and any(fn(torch.zeros(1).to(k)).dtype != k for k in kinds)
-        sealed = cast and self.expected == self.digest
+        """A cast is another network of the same sizes; moving it to a device is not.
+
+        A cast to more digits does not bring back those that were rounded off, so what it makes is
+        not what a construction of that dtype builds, and :meth:`check` refuses it.
+        """
+        kinds = {b.dtype for b in self.buffers()} if self.expected is not None else set()
+        casts = [(kind, fn(torch.zeros(1).to(kind)).dtype) for kind in kinds]
+        rounds = any(new != old for old, new in casts) and not any(_widens(*c) for c in casts)
+        sealed = rounds and self.expected == self.digest
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._sealed = None  # it is made again, where they are now, when they are hashed next
         return self.seal() if sealed else self
@@ -505,6 +510,13 @@ class FrozenNetwork(nn.Module):
     def heads(self) -> int:
         """Attention heads in all layers together."""
         return sum(len(getattr(layer, "labels", ())) for layer in self.layers)
+
+
+def _widens(old: torch.dtype, new: torch.dtype) -> bool:
+    """Whether a cast is to numbers that the old ones are not rounded from."""
+    if old == new or not (old.is_floating_point and new.is_floating_point):
+        return old != new
+    return torch.finfo(new).eps < torch.finfo(old).eps
 
 
 @dataclass(frozen=True, eq=False)
@@ -608,7 +620,7 @@ class _Copy:
     def equals(self, buffer: Tensor, count: Callable[[Tensor], Tensor]) -> Tensor | bool:
         """Whether every bit is the same: as many words are not 0, and those kept are as kept."""
         if self.places is None and not buffer.is_cuda:
-            own = buffer.contiguous()
+            own = _plain(buffer)
             return not _memcmp(own.data_ptr(), self.words.data_ptr(), self.words.nbytes)
         words = _words(buffer)
         if self.places is None:
@@ -617,9 +629,14 @@ class _Copy:
         return here & (count(words) == len(self.words))
 
 
+def _plain(t: Tensor) -> Tensor:
+    """Numbers in memory as they count: a view may negate or conjugate what it is of."""
+    return t.detach().resolve_neg().resolve_conj().contiguous()
+
+
 def _words(t: Tensor) -> Tensor:
     """The bytes, as many at a time as fit."""
-    flat, size = t.detach().contiguous().view(-1), t.nbytes
+    flat, size = _plain(t).view(-1), t.nbytes
     return flat.view(_WORDS[min(size & -size, 8)] if size else torch.uint8)
 
 
@@ -651,6 +668,6 @@ def digested(module: nn.Module) -> Iterator[str | tuple[str, memoryview]]:
     yield _structure(module)
     with outside_transforms():
         for name, buffer in sorted(module.named_buffers(remove_duplicate=False)):
-            data = buffer.detach().cpu().contiguous()
+            data = _plain(buffer.cpu())
             yield f"{name} {data.dtype} {tuple(data.shape)}\n"
             yield name, data.reshape(-1).view(torch.uint8).numpy().data

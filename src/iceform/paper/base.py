@@ -200,8 +200,12 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
 
     @full_precision
     def through(self, backend: Backend, *inputs: Tensor) -> Tensor:
-        """As calling it, by a backend that is bound already: for whoever makes several passes."""
+        """As calling it, by a backend that is bound already: for whoever makes several passes.
+
+        Refused where the weights are no longer those that it was bound to.
+        """
         self._check_once(*inputs)
+        backend.recheck()
         return self._run(backend, *inputs)
 
     def _run(self, backend: Backend, *inputs: Tensor) -> Tensor:

@@ -6,10 +6,11 @@ run would return if attention did nothing.
 
 :class:`FusedBackend` is what the design of a network says that it computes, without its tokens in
 memory: a look-up of every sample, and of prompts in memory a formula for every layer
-(:mod:`iceform.run.formulas`). It runs if and only if every bit of the weights, at the moment of
-the run, is as the design implies. Other weights are multiplied as they are: "auto" takes
-:class:`LiteralBackend` for them, and "fused" refuses. What a prompt holds is read as the data it
-is. :class:`TritonBackend` is the same and insists on its GPU kernels.
+(:mod:`iceform.run.formulas`). It runs if and only if every bit of the weights, when it is bound, is
+as the design implies: a call of a construction binds it, and :meth:`Backend.recheck` is for who
+keeps it. Other weights are multiplied as they are: "auto" takes :class:`LiteralBackend` for them,
+and "fused" refuses. What a prompt holds is read as the data it is. :class:`TritonBackend` is the
+same and insists on its GPU kernels.
 :class:`Rounding` is what a backend declares of its logits, and what certificates follow.
 
 A new backend is one file: subclass :class:`Backend`, give it a ``name`` and its ``rounding``, and
@@ -118,6 +119,17 @@ class Backend(ABC):
         """Refuse what was computed by weights that are not those of their sizes."""
         if self._unsettled and not torch.compiler.is_compiling():
             self.network.check()
+
+    def recheck(self) -> None:
+        """Refuse to go on with weights that are not those it was bound to."""
+        if self.digest is None or torch.compiler.is_compiling():
+            return
+        found = self.network.check()
+        if found != self.digest:
+            raise IntegrityError(
+                f"backend={self.name!r} was bound to weights whose SHA-256 is {self.digest[:12]}; "
+                f"theirs is {found[:12]} now: bind the network again"
+            )
 
     @classmethod
     def require(cls) -> None:

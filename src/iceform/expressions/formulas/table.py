@@ -179,6 +179,12 @@ def _jet_torch_softplus(u: Jet, threshold: Jet) -> Jet:
     return Jet(smooth.hull(u.series).where(beyond, smooth), u.constant)
 
 
+def _ball_torch_softplus(u: Any, threshold: Any) -> Any:
+    """The same of balls."""
+    smooth = balls.softplus(u)
+    return smooth if u <= threshold else smooth.union(u)
+
+
 # ---------------------------------------------------------------------------------------------
 # as trees
 # ---------------------------------------------------------------------------------------------
@@ -316,7 +322,7 @@ TABLE: dict[str, ScalarOperation] = {
     "tanh": _Row(torch.tanh, Jet.tanh, lambda u: u.tanh(), _sech_squared, rational=_zero_at_zero),
     # torch's softplus of u, a line from a threshold on.
     "torch_softplus": _Row(lambda u, threshold: F.softplus(u, threshold=float(threshold)),
-                           _jet_torch_softplus, lambda u, threshold: balls.softplus(u),
+                           _jet_torch_softplus, _ball_torch_softplus,
                            definition=lambda u, threshold: call("softplus", u), arity=2,
                            typed=False),
     # Conditions, and what they choose.
