@@ -19,7 +19,8 @@ from tests.notebooks import (
 
 NAMES = (
     "certificates", "first_algorithm", "gpt2_gradient_descent", "look_ups", "own_loss", "own_table",
-    "patching_ground_truth", "primal_or_dual", "prompt_to_descent", "text_computer",
+    "patching_ground_truth", "primal_or_dual", "prompt_to_descent", "score_a_method",
+    "text_computer",
 )  # fmt: skip
 LARGEST = 400_000  # bytes of a file, pictures included
 PLACE = re.compile(r"(?<![\w:/.])(/(home|root|tmp|work|Users)/|~/|[A-Z]:\\)")
