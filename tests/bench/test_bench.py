@@ -202,6 +202,12 @@ def test_what_is_tampered_with_is_refused_by_name(vote, tmp_path, tamper, says):
         read_case(folder)
 
 
+def test_a_case_that_radii_leave_undecided_is_refused_by_name():
+    """Turned features of a descent: its radii are far larger than its effects."""
+    with pytest.raises(ProgramError, match=r"least-squares\.data\.hard-turned: .* undecided"):
+        bench.Case.of(bench.CaseSpec("least-squares", basis=7))
+
+
 def test_private_pairs_are_of_no_split(vote):
     pairs, truth = vote.private(seed=5, count=4)
     assert len(pairs) == 4

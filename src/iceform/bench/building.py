@@ -29,6 +29,7 @@ _TRIES = 400  # draws before a counterfactual is said to change nothing
 _FLOOR = 1e-6  # a share of the answer's change that float32 still shows
 _TRAINED_FLOOR = 1e-2  # in a network whose every edge does a little
 NOISE = 1e-3  # of annealing, where heads do not cancel
+UNDECIDED = 0.05  # of a case's edges: with more of them a perfect ranking says little
 _CLOSENESS = 128  # prompts
 _ANNEALING = 512  # prompts
 
@@ -331,6 +332,17 @@ def exact_truth(case: CompiledCase, pairs: Pairs, *, every: bool = False) -> Tru
     names = tuple(edge_name(e, network.heads) for e in edges)
     floor = _TRAINED_FLOOR if case.spec.annealed else _FLOOR
     return Truth(names, effect, radius, recorded, carrying, floor, nodes)
+
+
+def check_decided(name: str, truth: Truth) -> None:
+    """Refuse a case whose radii leave too many edges undecided, whatever methods score on it."""
+    open_, most = int(truth.doubtful.sum()), UNDECIDED * len(truth.names)
+    if open_ > most:
+        raise ProgramError(
+            f"{name}: radii up to {float(truth.radius.max()):.1g} leave {open_} of "
+            f"{len(truth.names)} edges undecided, and a case may have {UNDECIDED:.0%} of them: "
+            "scores on it would mean little; take another variant"
+        )
 
 
 def _carries(runs: PatchedRuns, edge: Edge) -> bool:

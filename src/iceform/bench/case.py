@@ -28,6 +28,7 @@ from iceform.bench.building import (
     Pairs,
     Truth,
     all_pairs,
+    check_decided,
     compile_case,
     draw_pairs,
     exact_truth,
@@ -69,6 +70,8 @@ class Case:
         compiled = compile_case(spec)
         splits = all_pairs(compiled, spec.seed)
         truths = {split: exact_truth(compiled, splits[split]) for split in _SCORED}
+        for truth in truths.values():
+            check_decided(spec.id, truth)
         return cls(spec, compiled, splits, truths)
 
     def __repr__(self) -> str:
