@@ -827,8 +827,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a case is scored though its radii leave most edges undecided",
         "bench/building.py",
-        "    if open_ > most:\n",
-        "    if open_ > len(truth.names):\n",
+        "    if undecided > proven:\n",
+        "    if undecided > len(truth.names):\n",
         ("tests/bench/test_bench.py", "-k", "undecided"),
     ),
     Mutant(

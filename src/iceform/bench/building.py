@@ -29,7 +29,6 @@ _TRIES = 400  # draws before a counterfactual is said to change nothing
 _FLOOR = 1e-6  # a share of the answer's change that float32 still shows
 _TRAINED_FLOOR = 1e-2  # in a network whose every edge does a little
 NOISE = 1e-3  # of annealing, where heads do not cancel
-UNDECIDED = 0.05  # of a case's edges: with more of them a perfect ranking says little
 _CLOSENESS = 128  # prompts
 _ANNEALING = 512  # prompts
 
@@ -335,13 +334,14 @@ def exact_truth(case: CompiledCase, pairs: Pairs, *, every: bool = False) -> Tru
 
 
 def check_decided(name: str, truth: Truth) -> None:
-    """Refuse a case whose radii leave too many edges undecided, whatever methods score on it."""
-    open_, most = int(truth.doubtful.sum()), UNDECIDED * len(truth.names)
-    if open_ > most:
+    """Refuse a case with more undecided edges than proven effective ones, whatever is scored."""
+    undecided = int(truth.doubtful.sum())
+    proven = int((truth.effective & ~truth.doubtful).sum())
+    if undecided > proven:
         raise ProgramError(
-            f"{name}: radii up to {float(truth.radius.max()):.1g} leave {open_} of "
-            f"{len(truth.names)} edges undecided, and a case may have {UNDECIDED:.0%} of them: "
-            "scores on it would mean little; take another variant"
+            f"{name}: radii up to {float(truth.radius.max()):.1g} leave {undecided} of "
+            f"{len(truth.names)} edges undecided, and {proven} are proven effective; a case has no "
+            "more of the first than of the second: take another variant"
         )
 
 
