@@ -6,7 +6,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from iceform.arithmetic.intervals import above
-from iceform.computer.graph import Block, Graph, Loop, Node, Operation, SourceLine, refuse
+from iceform.computer.graph import Block, Graph, Loop, Node, NodeOperation, SourceLine, refuse
 from iceform.computer.instructions import Write
 from iceform.computer.piecewise_linear import PiecewiseLinear, piecewise_linear
 from iceform.computer.ranges import Range, Ranges
@@ -566,5 +566,5 @@ def _cleaned_loop(loop: Loop, known: dict[Node, bool]) -> None:
 def _clean(node: Node, args: list[bool]) -> bool:
     if node.op in ("data", "parameter"):
         return True
-    row = Operation.table.get(node.op)
+    row = NodeOperation.table.get(node.op)
     return row is not None and row.clean(node, args)

@@ -65,17 +65,17 @@ class SourceLine:
     line: int
 
 
-class Operation:
+class NodeOperation:
     """A row of the table: one class for an operation; see :mod:`~iceform.computer.operations`."""
 
-    table: ClassVar[dict[str, Operation]] = {}
+    table: ClassVar[dict[str, NodeOperation]] = {}
     name: ClassVar[str] = ""
     shown: ClassVar[str] = ""  # what notes call it; its name if empty
     whole: ClassVar[bool] = False  # whether it makes whole numbers of whole numbers
 
     def __init_subclass__(cls) -> None:
         if "name" in vars(cls):
-            Operation.table[cls.name] = cls()
+            NodeOperation.table[cls.name] = cls()
 
     def value(self, run: Any, node: Node, *args: Any) -> Any:
         """The value on tensors, or on what stands in for them."""
@@ -107,14 +107,14 @@ class Node:
     name: str = ""
 
     @property
-    def operation(self) -> Operation:
+    def operation(self) -> NodeOperation:
         """Its row of the table."""
-        return Operation.table[self.op]
+        return NodeOperation.table[self.op]
 
     @property
     def shown(self) -> str:
         """What a note calls it."""
-        row = Operation.table.get(self.op)
+        row = NodeOperation.table.get(self.op)
         return self.name or (row.shown if row is not None else "") or self.op
 
     def __repr__(self) -> str:

@@ -17,13 +17,13 @@ import numpy as np
 import torch
 
 from iceform.arithmetic.balls import ball_arithmetic
-from iceform.computer.graph import Node, Operation
+from iceform.computer.graph import Node, NodeOperation
 from iceform.computer.ranges import Range
 from iceform.expressions.ball_tensors import BallTensor
 from iceform.expressions.formulas.functions import ball_function, evaluate
 
 
-class _Passed(Operation):
+class _PassedNode(NodeOperation):
     """The argument, as it is."""
 
     whole = True
@@ -38,18 +38,18 @@ class _Passed(Operation):
         return all(args)
 
 
-class _Stored(_Passed):
+class _StoredNode(_PassedNode):
     name = "stored"
 
 
-class _Bounded(_Passed):
+class _BoundedNode(_PassedNode):
     name = "bounded"
 
     def bounds(self, node: Node, a: Any) -> Any:
         return a.meet(Range(*node.attr))
 
 
-class _Spread(_Passed):
+class _SpreadNode(_PassedNode):
     name = "spread"
 
     def value(self, run: Any, node: Node, a: Any) -> Any:
@@ -57,7 +57,7 @@ class _Spread(_Passed):
         return a.expand((run.samples, width) if node.samples else (width,))
 
 
-class _Add(_Passed):
+class _AddNode(_PassedNode):
     name, shown = "add", "sum"
 
     def value(self, run: Any, node: Node, a: Any, b: Any) -> Any:  # type: ignore[override]
@@ -67,7 +67,7 @@ class _Add(_Passed):
         return a + b
 
 
-class _Mul(Operation):
+class _MulNode(NodeOperation):
     name, shown, whole = "mul", "product", True
 
     def value(self, run: Any, node: Node, a: Any, b: Any) -> Any:
@@ -80,7 +80,7 @@ class _Mul(Operation):
         return any(args)
 
 
-class _Maximum(_Add):
+class _MaximumNode(_AddNode):
     name, shown = "maximum", ""
 
     def value(self, run: Any, node: Node, a: Any, b: Any) -> Any:  # type: ignore[override]
@@ -90,7 +90,7 @@ class _Maximum(_Add):
         return Range(max(a.low, b.low), max(a.high, b.high))
 
 
-class _Minimum(_Add):
+class _MinimumNode(_AddNode):
     name, shown = "minimum", ""
 
     def value(self, run: Any, node: Node, a: Any, b: Any) -> Any:  # type: ignore[override]
@@ -100,7 +100,7 @@ class _Minimum(_Add):
         return Range(min(a.low, b.low), min(a.high, b.high))
 
 
-class _Apply(Operation):
+class _ApplyNode(NodeOperation):
     name, shown = "apply", "function"
 
     def value(self, run: Any, node: Node, a: Any) -> Any:
@@ -116,7 +116,7 @@ class _Apply(Operation):
         return args[0] and float(evaluate(node.attr, torch.zeros(1, dtype=torch.float64))) == 0
 
 
-class _Step(Operation):
+class _StepNode(NodeOperation):
     name = "step"
 
     def value(self, run: Any, node: Node, a: Any) -> Any:
@@ -132,7 +132,7 @@ class _Step(Operation):
         return Range(0.0, 1.0)
 
 
-class _Whole(Operation):
+class _WholeNode(NodeOperation):
     name = "whole"
 
     def value(self, run: Any, node: Node, a: Any) -> Any:
@@ -155,7 +155,7 @@ class _Whole(Operation):
         return Range(math.floor(a.low + 0.5), math.floor(a.high + 0.5))
 
 
-class _Sum(Operation):
+class _SumNode(NodeOperation):
     name, whole = "sum", True
 
     def value(self, run: Any, node: Node, a: Any) -> Any:
@@ -165,14 +165,14 @@ class _Sum(Operation):
         return a.times(float(node.args[0].width or 1))
 
 
-class _Mean(_Passed):
+class _MeanNode(_PassedNode):
     name, whole = "mean", False
 
     def value(self, run: Any, node: Node, a: Any) -> Any:
         return a.mean(-2)
 
 
-class _Attend(Operation):
+class _AttendNode(NodeOperation):
     name = "attend"
 
     def value(self, run: Any, node: Node, q: Any, k: Any, v: Any, bias: Any = None) -> Any:
@@ -185,7 +185,7 @@ class _Attend(Operation):
         return v
 
 
-class _Concat(Operation):
+class _ConcatNode(NodeOperation):
     name, whole = "concat", True
 
     def value(self, run: Any, node: Node, *parts: Any) -> Any:
@@ -198,7 +198,7 @@ class _Concat(Operation):
         return True
 
 
-class _Component(Operation):
+class _ComponentNode(NodeOperation):
     name, whole = "component", True
 
     def value(self, run: Any, node: Node, a: Any) -> Any:
@@ -208,7 +208,7 @@ class _Component(Operation):
         return a
 
 
-class _Constant(Operation):
+class _ConstantNode(NodeOperation):
     name = "constant"
 
     def value(self, run: Any, node: Node) -> Any:
@@ -221,7 +221,7 @@ class _Constant(Operation):
         return float(node.attr) == 0
 
 
-class _Numbers(Operation):
+class _NumbersNode(NodeOperation):
     name = "numbers"
 
     def value(self, run: Any, node: Node) -> Any:

@@ -13,7 +13,7 @@ from fractions import Fraction
 from torch import Tensor
 
 from iceform.computer.exact import whole
-from iceform.computer.graph import Block, Graph, Loop, Node, Operation, Parameter
+from iceform.computer.graph import Block, Graph, Loop, Node, NodeOperation, Parameter
 from iceform.errors import ProgramError
 from iceform.expressions.formulas import trees
 from iceform.expressions.formulas.polynomials import line
@@ -95,7 +95,7 @@ def _whole(node: Node, known: dict[Node, bool]) -> bool:
         if flat is not None and flat[0] == 0:  # 0 * y + 1, say
             return flat[1].is_integer()
         return known[node.args[0]] and _keeps(node.attr)
-    row = Operation.table.get(node.op)
+    row = NodeOperation.table.get(node.op)
     return row is not None and row.whole and all(known[a] for a in _summed(node) or node.args)
 
 
