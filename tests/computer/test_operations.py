@@ -40,8 +40,6 @@ CASES = {
 def test_every_row_has_a_case():
     rows = NodeOperation.table.items()
     assert set(CASES) == {k for k, row in rows if "iceform" in type(row).__module__}
-        k for k, row in NodeOperation.table.items() if "iceform" in type(row).__module__
-    }
 
 
 @pytest.mark.parametrize("op", CASES)
