@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
-import torch
-
 from iceform.arithmetic.intervals import above
-from iceform.computer.graph import Block, Graph, Loop, Node, SourceLine, refuse
+from iceform.computer.graph import Block, Graph, Loop, Node, NodeOperation, SourceLine, refuse
 from iceform.computer.instructions import Write
 from iceform.computer.piecewise_linear import PiecewiseLinear, piecewise_linear
 from iceform.computer.ranges import Range, Ranges
@@ -34,7 +32,6 @@ from iceform.computer.virtual import (
     steepest,
     times,
 )
-from iceform.expressions.formulas.functions import evaluate
 
 Late = LinearForm | Pending | FunctionPair
 
@@ -528,7 +525,7 @@ def _as_register(late: Late) -> Register | None:
 
 def short_name(node: Node) -> str:
     """What a note calls a node."""
-    return node.name or {"apply": "function", "mul": "product", "add": "sum"}.get(node.op, node.op)
+    return node.shown
 
 
 # ---------------------------------------------------------------------------------------------
@@ -567,15 +564,7 @@ def _cleaned_loop(loop: Loop, known: dict[Node, bool]) -> None:
 
 
 def _clean(node: Node, args: list[bool]) -> bool:
-    if node.op in ("data", "parameter", "concat", "numbers"):
+    if node.op in ("data", "parameter"):
         return True
-    if node.op == "constant":
-        return float(node.attr) == 0
-    if node.op == "apply":
-        zero = evaluate(node.attr, torch.zeros(1, dtype=torch.float64))
-        return args[0] and float(zero) == 0
-    if node.op == "mul":
-        return any(args)
-    if node.op in ("add", "maximum", "minimum", "mean", "bounded", "spread", "stored"):
-        return all(args)
-    return False
+    row = NodeOperation.table.get(node.op)
+    return row is not None and row.clean(node, args)

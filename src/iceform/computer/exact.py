@@ -10,31 +10,6 @@ from torch import Tensor
 
 from iceform.computer.graph import MOST_TURNS, Graph, Node, SourceLine, run
 from iceform.errors import ProgramError
-from iceform.expressions.formulas.functions import evaluate
-
-_OPERATIONS: dict[str, Callable[..., Tensor]] = {
-    "add": torch.add,
-    "mul": torch.mul,
-    "maximum": torch.maximum,
-    "minimum": torch.minimum,
-    "sum": lambda a: a.sum(-1, keepdim=True),
-    "mean": lambda a: a.mean(-2),
-    "bounded": lambda a: a,
-    "stored": lambda a: a,
-}
-
-
-def _whole(attr: tuple[str, float], a: Tensor) -> Tensor:
-    nearest = torch.floor(a + 0.5)
-    return (nearest == 0).to(nearest) if attr[0] == "zero" else nearest
-
-
-_WITH_ATTRIBUTE: dict[str, Callable[..., Tensor]] = {
-    "apply": evaluate,
-    "component": lambda at, a: a[..., at : at + 1],
-    "step": lambda or_equal, a: (a >= 0 if or_equal else a > 0).to(a),
-    "whole": _whole,
-}
 
 
 class Exact:
@@ -48,26 +23,17 @@ class Exact:
 
     def constant(self, node: Node) -> Tensor:
         """The value of what is known without data."""
-        if node.op == "constant":
-            return torch.full((node.width or 1,), float(node.attr), dtype=torch.float64)
         if node.op == "index":
             return torch.arange(self.samples, dtype=torch.float64)[:, None]
-        numbers = (self.samples,) if node.op == "count" else node.attr
-        return torch.tensor(numbers, dtype=torch.float64)
+        if node.op == "count":
+            return torch.tensor((self.samples,), dtype=torch.float64)
+        known: Tensor = node.operation.value(self, node)
+        return known
 
     def compute(self, node: Node, args: list[Tensor]) -> Tensor:
         """The value of an operation."""
-        if node.op in _WITH_ATTRIBUTE:
-            return _WITH_ATTRIBUTE[node.op](node.attr, *args)
-        if node.op == "attend":
-            return self._attention(*args)
-        if node.op == "concat":
-            rows = [self._lanes(a) if node.samples else a for a in args]
-            return torch.cat(rows, -1)
-        if node.op == "spread":
-            shape = (self.samples, node.width or 1) if node.samples else (node.width or 1,)
-            return args[0].expand(shape)
-        return _OPERATIONS[node.op](*args)
+        found: Tensor = node.operation.value(self, node, *args)
+        return found
 
     def positive(self, value: Tensor, where: SourceLine | None) -> bool:
         """Whether a condition's value, 0 or 1, is 1."""
@@ -77,14 +43,9 @@ class Exact:
         """A number of turns."""
         return whole(float(value))
 
-    def _lanes(self, value: Tensor) -> Tensor:
+    def lanes(self, value: Tensor) -> Tensor:
+        """A value, given to every sample's lane."""
         return value if value.ndim == 2 else value.expand(self.samples, -1)
-
-    def _attention(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
-        scores = q @ self._lanes(k).T
-        if bias is not None:
-            scores = scores + self._lanes(bias)[:, 0]
-        return torch.softmax(scores, -1) @ self._lanes(v)
 
 
 def whole(turns: float) -> int:

@@ -46,7 +46,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 
@@ -65,6 +65,35 @@ class SourceLine:
     line: int
 
 
+class NodeOperation:
+    """A row of the table: one class for an operation; see :mod:`~iceform.computer.operations`."""
+
+    table: ClassVar[dict[str, NodeOperation]] = {}
+    name: ClassVar[str] = ""
+    shown: ClassVar[str] = ""  # what notes call it; its name if empty
+    whole: ClassVar[bool] = False  # whether it makes whole numbers of whole numbers
+
+    def __init_subclass__(cls) -> None:
+        if "name" in vars(cls):
+            NodeOperation.table[cls.name] = cls()
+
+    def value(self, run: Any, node: Node, *args: Any) -> Any:
+        """The value on tensors, or on what stands in for them."""
+        raise NotImplementedError
+
+    def balls(self, run: Any, node: Node, *args: Any) -> Any:
+        """The value on balls, where tensors' way will not do."""
+        return self.value(run, node, *args)
+
+    def bounds(self, node: Node, *args: Any) -> Any:
+        """The range, from the arguments' ranges."""
+        raise NotImplementedError
+
+    def clean(self, node: Node, args: list[bool]) -> bool:
+        """Whether 0 lies beyond the vector, told from where it does in the arguments."""
+        return False
+
+
 @dataclass(frozen=True, eq=False)
 class Node:
     """One operation; see the module's table."""
@@ -76,6 +105,17 @@ class Node:
     attr: Any = None
     place: SourceLine | None = None
     name: str = ""
+
+    @property
+    def operation(self) -> NodeOperation:
+        """Its row of the table."""
+        return NodeOperation.table[self.op]
+
+    @property
+    def shown(self) -> str:
+        """What a note calls it."""
+        row = NodeOperation.table.get(self.op)
+        return self.name or (row.shown if row is not None else "") or self.op
 
     def __repr__(self) -> str:
         return f"<{self.op} in line {self.place.line if self.place else '?'}>"

@@ -16,23 +16,20 @@ comparison is decided where its ball does not contain 0; how near it came to a t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from iceform import tuning
 from iceform.arithmetic import at_most
-from iceform.arithmetic.balls import ball_arithmetic, balls_of, uppermost
+from iceform.arithmetic.balls import balls_of, uppermost
 from iceform.computer.exact import Exact, whole
 from iceform.computer.graph import Graph, Node, SourceLine, refuse, run
 from iceform.computer.ranges import Assumed, Ranges
 from iceform.errors import BoundError, PrecisionError
 from iceform.expressions.ball_tensors import BallTensor
-from iceform.expressions.formulas.functions import ball_function
 
 
 class UndecidedError(PrecisionError):
@@ -83,8 +80,7 @@ class Balls(Exact):
 
     def compute(self, node: Node, args: list[Any]) -> Any:
         """The value of an operation: balls' own, or what it is of tensors."""
-        own: Callable[..., Any] | None = getattr(self, f"_{node.op}", None)
-        return super().compute(node, args) if own is None else own(node, *args)
+        return node.operation.balls(self, node, *args)
 
     def positive(self, value: Any, where: SourceLine | None) -> bool:
         """Whether a condition's value, 0 or 1, is 1."""
@@ -96,33 +92,18 @@ class Balls(Exact):
         """A number of turns."""
         return whole(float(value[0].mid()))
 
-    def _apply(self, node: Node, a: BallTensor) -> Any:
-        return ball_function(node.attr)(a)
+    def note(self, node: Node, apart: list[Any], decided: bool, why: str) -> None:
+        """How near values came to where something jumps; refused where balls do not decide."""
+        if apart:
+            self._nearest_of(node, apart)
+        if not decided:
+            raise UndecidedError(why, node.place)
 
-    def _step(self, node: Node, a: BallTensor) -> Any:
-        self._note(node, list(a.flat))
-        if any(t.contains(0) for t in a.flat):
-            raise UndecidedError("a comparison is too close to a tie to be decided", node.place)
-        arb = ball_arithmetic().arb
-        return np.frompyfunc(lambda t: arb(1 if t > 0 else 0), 1, 1)(a)
-
-    def _note(self, node: Node, apart: list[Any]) -> None:
-        """How near values came to where something jumps."""
+    def _nearest_of(self, node: Node, apart: list[Any]) -> None:
         sizes = [abs(t) for t in apart]
         least, surely = min(map(lowest, sizes)), min(map(uppermost, sizes))
         self.nearest[node] = min(self.nearest.get(node, math.inf), least)
         self.reached[node] = min(self.reached.get(node, math.inf), surely)
-
-    def _whole(self, node: Node, a: BallTensor) -> Any:
-        if not all(t.is_finite() for t in a.flat):
-            raise UndecidedError("what is to be rounded is known too roughly", node.place)
-        near = [math.floor(float(t.mid()) + 0.5) for t in a.flat]
-        apart = [s * (t - k) + 0.5 for t, k in zip(a.flat, near, strict=True) for s in (1, -1)]
-        self._note(node, apart)
-        if not all(t > 0 for t in apart):
-            raise UndecidedError("which whole number is nearest cannot be decided", node.place)
-        numbers = [float(k == 0) if node.attr[0] == "zero" else float(k) for k in near]
-        return BallTensor.of(torch.tensor(numbers, dtype=torch.float64).reshape(a.shape))
 
 
 # ---------------------------------------------------------------------------------------------

@@ -292,7 +292,7 @@ class Ranges:
             return Range(1.0, most) if node.op == "count" else Range(0.0, most - 1)
         if node.op == "component":
             return self._component(node.args[0], node.attr)
-        found: Range = _RULES[node.op](node, args)
+        found: Range = node.operation.bounds(node, *args)
         if node.op == "mul":
             found = found.meet(self._powers(node))
         between = self._between(node)
@@ -364,10 +364,7 @@ class Ranges:
         """What an assumption calls a node; no two are called alike."""
         if node in self.assumed:
             return self.assumed[node].name
-        word = node.name or {"apply": "function", "mul": "product", "add": "sum"}.get(
-            node.op, node.op
-        )
-        name = f"{word} in line {node.place.line if node.place else '?'}"
+        name = f"{node.shown} in line {node.place.line if node.place else '?'}"
         alike = sum(a.name.partition(" (")[0] == name for a in self.assumed.values())
         return f"{name} ({alike + 1})" if alike else name
 
@@ -573,54 +570,6 @@ def _number_added(tree: Any) -> Fraction | None:
         if isinstance(first, trees.Variable) and isinstance(second, trees.Number):
             return second.value
     return None
-
-
-def _attended(node: Node, args: list[Range]) -> Range:
-    return args[2]
-
-
-def _concatenated(node: Node, args: list[Range]) -> Range:
-    out = args[0]
-    for other in args[1:]:
-        out = out.join(other)
-    return out
-
-
-def _larger(node: Node, args: list[Range]) -> Range:
-    a, b = args
-    return Range(max(a.low, b.low), max(a.high, b.high))
-
-
-def _whole(node: Node, args: list[Range]) -> Range:
-    if node.attr[0] == "zero" or not args[0].finite:
-        return Range(0.0, 1.0) if node.attr[0] == "zero" else args[0]
-    return Range(math.floor(args[0].low + 0.5), math.floor(args[0].high + 0.5))
-
-
-def _smaller(node: Node, args: list[Range]) -> Range:
-    a, b = args
-    return Range(min(a.low, b.low), min(a.high, b.high))
-
-
-_RULES: dict[str, Any] = {
-    "constant": lambda node, args: Range(node.attr, node.attr),
-    "numbers": lambda node, args: Range(min(node.attr), max(node.attr)),
-    "add": lambda node, args: args[0] + args[1],
-    "mul": lambda node, args: args[0] * args[1],
-    "apply": lambda node, args: args[0].of(node.attr),
-    "maximum": _larger,
-    "minimum": _smaller,
-    "step": lambda node, args: Range(0.0, 1.0),
-    "whole": _whole,
-    "sum": lambda node, args: args[0].times(float(node.args[0].width)),
-    "mean": lambda node, args: args[0],
-    "attend": _attended,
-    "concat": _concatenated,
-    "component": lambda node, args: args[0],
-    "spread": lambda node, args: args[0],
-    "stored": lambda node, args: args[0],
-    "bounded": lambda node, args: args[0].meet(Range(*node.attr)),
-}
 
 
 def _told(node: Node) -> str:

@@ -20,6 +20,7 @@ from typing import Any, NoReturn, Protocol, TypeGuard
 import torch
 from torch.nn import functional as F
 
+from iceform.computer import operations  # noqa: F401 - enters the rows into the table
 from iceform.computer.graph import Node, SourceLine, refuse, source_line
 from iceform.computer.instructions import FLAG_GAP
 from iceform.errors import CompileError

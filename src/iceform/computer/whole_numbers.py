@@ -13,15 +13,12 @@ from fractions import Fraction
 from torch import Tensor
 
 from iceform.computer.exact import whole
-from iceform.computer.graph import Block, Graph, Loop, Node, Parameter
+from iceform.computer.graph import Block, Graph, Loop, Node, NodeOperation, Parameter
 from iceform.errors import ProgramError
 from iceform.expressions.formulas import trees
 from iceform.expressions.formulas.polynomials import line
 
 _FUNCTIONS = frozenset({"+", "-", "*", "neg", "abs", "max", "min", "relu", "sign", "step", "clip"})
-_COMBINED = frozenset(
-    ["add", "mul", "maximum", "minimum", "sum", "component", "concat", "spread", "bounded"]
-) | {"stored"}
 
 
 def decide_half_way(block: Block, parameters: Mapping[str, Parameter]) -> frozenset[str]:
@@ -98,7 +95,8 @@ def _whole(node: Node, known: dict[Node, bool]) -> bool:
         if flat is not None and flat[0] == 0:  # 0 * y + 1, say
             return flat[1].is_integer()
         return known[node.args[0]] and _keeps(node.attr)
-    return node.op in _COMBINED and all(known[a] for a in _summed(node) or node.args)
+    row = NodeOperation.table.get(node.op)
+    return row is not None and row.whole and all(known[a] for a in _summed(node) or node.args)
 
 
 def _summed(node: Node) -> tuple[Node, ...]:
