@@ -1,5 +1,6 @@
 """Every row of the table of operations on its own: in tensors, in balls and in ranges."""
 
+import itertools
 import math
 
 import pytest
@@ -15,7 +16,8 @@ from iceform.expressions.ball_tensors import BallTensor
 from iceform.expressions.formulas import Formula
 
 N, D = 4, 3
-# Of each row: whether its arguments are one a sample, how wide they are, and its attribute.
+ROUGH, FINE = 128, 256  # bits
+# How wide the arguments and the result are (None: one number), and the row's attribute.
 CASES = {
     "constant": ((), None, 0.3),
     "numbers": ((), D, (0.5, -1.25, 2.0)),
@@ -24,48 +26,86 @@ CASES = {
     "maximum": ((D, D), D, None),
     "minimum": ((D, D), D, None),
     "apply": ((D,), D, Formula("tanh(z)").tree),
-    "step": ((D,), D, None),
+    "apply, not monotone": ((D,), D, Formula("z*z - sin(3*z)").tree),
+    "step": ((D,), D, False),
+    "step, or equal": ((D,), D, True),
     "whole": ((D,), D, ("nearest", 0.25)),
+    "whole, zero": ((D,), D, ("zero", 0.25)),
     "sum": ((D,), None, None),
     "mean": ((D,), D, None),
     "attend": ((D, D, D, None), D, None),
+    "attend, no bias": ((D, D, D), D, None),
     "concat": ((D, None), D + 1, None),
     "component": ((D,), None, 1),
     "spread": ((None,), D, None),
-    "bounded": ((D,), D, (-4.0, 4.0)),
+    "bounded": ((D,), D, (-20.0, 20.0)),
     "stored": ((D,), D, None),
 }  # fmt: skip
 
 
-def test_every_row_has_a_case():
-    rows = NodeOperation.table.items()
-    assert set(CASES) == {k for k, row in rows if "iceform" in type(row).__module__}
-
-
-@pytest.mark.parametrize("op", CASES)
-def test_value_is_in_its_ball_and_in_its_range(op):
-    widths, width, attr = CASES[op]
-    generator = torch.Generator().manual_seed(1)
+def drawn(case, seed):
+    """A node of that row and random arguments, some small and some large."""
+    widths, width, attr = CASES[case]
+    generator = torch.Generator().manual_seed(seed)
+    op = case.partition(",")[0]
     given = tuple(Node("data", (), True, w, "x") for w in widths)
     node = Node(op, given, bool(widths) and op != "mean", width, attr)
-    for _ in range(200):
-        args = [
-            4 * torch.rand(N, w or 1, generator=generator, dtype=torch.float64) - 2 for w in widths
-        ]
+    size = 10.0 ** (seed % 3 - 1)
+    args = [
+        size * (2 * torch.rand(N, w or 1, generator=generator, dtype=torch.float64) - 1)
+        for w in widths
+    ]
+    return node, args
+
+
+def in_balls(node, args, bits):
+    with balls_of(bits):
+        run = Balls(N)
+        if not args:
+            return list(run.constant(node).flat)
+        return list(run.compute(node, list(map(BallTensor.of, args))).flat)
+
+
+def test_every_row_has_a_case():
+    rows = NodeOperation.table.items()
+    ours = {k for k, row in rows if "iceform" in type(row).__module__}
+    assert {case.partition(",")[0] for case in CASES} == ours
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_exact_value_is_in_its_ball_and_in_its_range(case):
+    """Of 60 draws: balls of two precisions meet, tensors are near, and the range has them all."""
+    for seed in range(60):
+        node, args = drawn(case, seed)
+        rough, fine = in_balls(node, args, ROUGH), in_balls(node, args, FINE)
         value = node.operation.value(Exact(N), node, *args)
-        with balls_of(128):
-            balls = Balls(N)
-            exact = (
-                node.operation.balls(balls, node, *map(BallTensor.of, args))
-                if args
-                else balls.constant(node)
-            )
-            middle = torch.tensor([float(b.mid()) for b in exact.flat], dtype=torch.float64)
-            assert exact.widest() < 2.0**-90
-        assert (value.flatten() - middle).abs().max() < 1e-13
+        assert len(fine) == value.numel()
+        assert all(a.overlaps(b) for a, b in zip(rough, fine, strict=True))
+        assert max(float(b.rad()) for b in fine) < 2.0**-200
+        exact = torch.tensor([float(b.mid()) for b in fine], dtype=torch.float64)
+        assert (value.flatten() - exact).abs().max() <= 2.0**-45 * max(
+            1.0, float(exact.abs().max())
+        )
         known = node.operation.bounds(node, *(Range(float(a.min()), float(a.max())) for a in args))
-        assert known.low - 1e-15 <= float(middle.min())
-        assert float(middle.max()) <= known.high + 1e-15
+        with balls_of(FINE):
+            outside = [b for b in fine if b < known.low or b > known.high]
+        assert not outside, (known, outside)
+
+
+@pytest.mark.parametrize("case", ["add", "mul", "maximum", "minimum", "sum", "apply"])
+def test_range_is_no_wider_than_what_the_row_can_reach(case):
+    """The ends of a range are reached, or nearly, at corners of the arguments' ranges."""
+    node, args = drawn(case, 1)
+    ends = [(-0.5, 2.0), (-3.0, 1.0)][: len(args)]
+    known = node.operation.bounds(node, *(Range(*both) for both in ends))
+    values = torch.stack(
+        [
+            node.operation.value(Exact(N), node, *map(torch.full_like, args, corner))
+            for corner in itertools.product(*ends)
+        ]
+    )
+    assert float(values.min()) == pytest.approx(known.low, rel=1e-6)
+    assert float(values.max()) == pytest.approx(known.high, rel=1e-6)
 
 
 def test_a_row_from_outside_is_in_the_passes():
