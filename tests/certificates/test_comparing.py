@@ -8,7 +8,8 @@ import torch
 
 from iceform.certificates import Attestation
 from iceform.certificates.adjoint import EntrywiseProduct, Power, Quotient, Tape
-from iceform.certificates.witness import Comparison, ReplayedEntry, _look_up_allowance
+from iceform.certificates.attester import Comparison
+from iceform.certificates.witness import ReplayedEntry, _look_up_allowance
 from iceform.heads import LookUpLayout, LookUps, SoftmaxAttention
 from iceform.run import bind
 from iceform.run.base import rounding_of
@@ -33,12 +34,12 @@ def test_entries_are_those_of_the_layer_and_differences_have_no_sign(residual):
     for token in range(5):
         for feature in range(3):
             got = out[token, feature]
-            exact = ReplayedEntry(attention, tokens, token, feature, got).compare(ROUNDING)
+            exact = ReplayedEntry(attention, tokens, token, feature, got, ROUNDING).compare()
             assert exact.difference <= exact.allowed <= 1e-11
             for off in (-1e-3, 1e-3):
-                found = ReplayedEntry(attention, tokens, token, feature, got + off).compare(
-                    ROUNDING
-                )
+                found = ReplayedEntry(
+                    attention, tokens, token, feature, got + off, ROUNDING
+                ).compare()
                 assert found.difference == pytest.approx(1e-3, rel=1e-9)
                 assert found.allowed == exact.allowed
                 assert found.rows == 1
@@ -52,7 +53,7 @@ def test_what_is_added_is_rounded_once_more():
     for token in range(5):
         got = (written[token, 1], tokens[token, 1] + written[token, 1])
         found = [
-            ReplayedEntry(kind, tokens, token, 1, value).compare(ROUNDING).allowed
+            ReplayedEntry(kind, tokens, token, 1, value, ROUNDING).compare().allowed
             for kind, value in zip((plain, added), got, strict=True)
         ]
         size = float(tokens[token, 1].abs() + written[token, 1].abs())
@@ -137,7 +138,7 @@ def test_what_is_allowed_covers_values_that_hardly_weigh():
     attention = SoftmaxAttention(first, first, second, torch.eye(2, dtype=F64)[None])
     got = attention(tokens)[0, 1]
     found = [
-        ReplayedEntry(attention, tokens, 0, 1, got, t).compare(ROUNDING) for t in ((), (table,))
+        ReplayedEntry(attention, tokens, 0, 1, got, ROUNDING, t).compare() for t in ((), (table,))
     ]
     assert found[0].allowed < 1e-3 * 2.0**-53 * 1e6
     assert 2.0**-53 * 1e6 <= found[1].allowed <= 1e-8
