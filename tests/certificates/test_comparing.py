@@ -68,8 +68,13 @@ def test_the_worst_of_what_was_compared_is_kept():
             total = total.plus(part)
         assert (total.difference, total.allowed) == (worst.difference, worst.allowed)
         assert total.rows == sum(part.rows for part in parts)
-    lost = near.plus(Comparison(1, math.nan, 1.0))
-    assert not lost.difference <= lost.allowed
+    for gone in (
+        Comparison(1, math.nan, 1.0),
+        Comparison(4, math.inf, 0.0),
+        Comparison(0, 2.0, 1.0),
+    ):
+        for lost in (near.plus(gone), gone.plus(near), gone.plus(far).plus(near)):
+            assert not lost.difference <= lost.allowed
 
 
 def test_of_several_networks_the_row_nearest_to_its_limit_counts():

@@ -8,6 +8,7 @@ computation takes, and compares that with what came back, within the errors of b
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -44,13 +45,19 @@ class Comparison:
             found = found.plus(cls(1, one, limit))
         return replace(found, rows=rows)
 
+    @property
+    def share(self) -> float:
+        """How much of what is allowed was found; anything not a number counts as too much."""
+        if math.isnan(self.difference) or math.isnan(self.allowed):
+            return math.inf
+        if not self.allowed:
+            return math.inf if self.difference else 0.0
+        return self.difference / self.allowed
+
     def plus(self, other: Comparison) -> Comparison:
         """Both together."""
-        worse = (
-            not other.difference * self.allowed <= self.difference * other.allowed
-            or not self.allowed
-        )
-        worst = other if worse and (other.rows or other.allowed) else self
+        worse = other.share > self.share or not (self.difference or self.allowed)
+        worst = other if worse else self
         rows, note = self.rows + other.rows, self.note or other.note
         return Comparison(rows, worst.difference, worst.allowed, note)
 
