@@ -8,7 +8,8 @@ import torch
 
 from iceform.certificates import Attestation
 from iceform.certificates.adjoint import EntrywiseProduct, Power, Quotient, Tape
-from iceform.certificates.witness import Comparison, ReplayedEntry, _look_up_allowance
+from iceform.certificates.attester import Comparison
+from iceform.certificates.witness import ReplayedEntry, _look_up_allowance
 from iceform.heads import LookUpLayout, LookUps, SoftmaxAttention
 from iceform.run import bind
 from iceform.run.base import rounding_of
@@ -33,12 +34,12 @@ def test_entries_are_those_of_the_layer_and_differences_have_no_sign(residual):
     for token in range(5):
         for feature in range(3):
             got = out[token, feature]
-            exact = ReplayedEntry(attention, tokens, token, feature, got).compare(ROUNDING)
+            exact = ReplayedEntry(attention, tokens, token, feature, got, ROUNDING).compare()
             assert exact.difference <= exact.allowed <= 1e-11
             for off in (-1e-3, 1e-3):
-                found = ReplayedEntry(attention, tokens, token, feature, got + off).compare(
-                    ROUNDING
-                )
+                found = ReplayedEntry(
+                    attention, tokens, token, feature, got + off, ROUNDING
+                ).compare()
                 assert found.difference == pytest.approx(1e-3, rel=1e-9)
                 assert found.allowed == exact.allowed
                 assert found.rows == 1
@@ -52,7 +53,7 @@ def test_what_is_added_is_rounded_once_more():
     for token in range(5):
         got = (written[token, 1], tokens[token, 1] + written[token, 1])
         found = [
-            ReplayedEntry(kind, tokens, token, 1, value).compare(ROUNDING).allowed
+            ReplayedEntry(kind, tokens, token, 1, value, ROUNDING).compare().allowed
             for kind, value in zip((plain, added), got, strict=True)
         ]
         size = float(tokens[token, 1].abs() + written[token, 1].abs())
@@ -67,8 +68,13 @@ def test_the_worst_of_what_was_compared_is_kept():
             total = total.plus(part)
         assert (total.difference, total.allowed) == (worst.difference, worst.allowed)
         assert total.rows == sum(part.rows for part in parts)
-    lost = near.plus(Comparison(1, math.nan, 1.0))
-    assert not lost.difference <= lost.allowed
+    for gone in (
+        Comparison(1, math.nan, 1.0),
+        Comparison(4, math.inf, 0.0),
+        Comparison(0, 2.0, 1.0),
+    ):
+        for lost in (near.plus(gone), gone.plus(near), gone.plus(far).plus(near)):
+            assert not lost.difference <= lost.allowed
 
 
 def test_of_several_networks_the_row_nearest_to_its_limit_counts():
@@ -137,7 +143,7 @@ def test_what_is_allowed_covers_values_that_hardly_weigh():
     attention = SoftmaxAttention(first, first, second, torch.eye(2, dtype=F64)[None])
     got = attention(tokens)[0, 1]
     found = [
-        ReplayedEntry(attention, tokens, 0, 1, got, t).compare(ROUNDING) for t in ((), (table,))
+        ReplayedEntry(attention, tokens, 0, 1, got, ROUNDING, t).compare() for t in ((), (table,))
     ]
     assert found[0].allowed < 1e-3 * 2.0**-53 * 1e6
     assert 2.0**-53 * 1e6 <= found[1].allowed <= 1e-8

@@ -8,7 +8,8 @@ import torch
 
 import iceform as ice
 from iceform.certificates import Attestation, Ledger, RecordingBackend
-from iceform.certificates.witness import compare_entries
+from iceform.certificates.attester import run_again
+from iceform.certificates.witness import layer_questions
 from iceform.errors import IntegrityError
 from iceform.heads import LookUpLayout, LookUps, SoftmaxAverage
 from iceform.run import FusedBackend, LiteralBackend, bind, primitives, rounding_of, windowed
@@ -109,7 +110,7 @@ def test_rows_are_drawn_at_random_and_from_every_part_of_a_run():
         witness = RecordingBackend(bind(LAYOUT.build(), "fused"))
         for place in range(12):
             witness.total(look_ups(rows=4 + place))
-        seen |= {kept.prompt.count - 4 for kept in witness._seen}
+        seen |= {kept.prompt.count - 4 for kept in witness.attester.kept}
     assert seen == set(range(12))
 
 
@@ -264,8 +265,9 @@ def test_one_row_is_run_again_however_late_it_is():
     """A busy machine must not make an attestation of nothing."""
     em, inputs = step_of(6)
     layers = list(em.network.stream(em.prompt(*inputs).tokens))
-    found = compare_entries(
-        em.network, em.prompt(*inputs).tokens, layers, rounding_of("literal"), random.Random(0), 0.0
+    tokens, rounding = em.prompt(*inputs).tokens, rounding_of("literal")
+    found = run_again(
+        layer_questions(em.network, tokens, layers, rounding, random.Random(0)), until=0.0
     )
     assert found.rows == 1
     assert found.difference <= found.allowed

@@ -229,8 +229,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "an attestation allows nothing and compares nothing",
-        "certificates/witness.py",
-        "        again = self._run_again()",
+        "certificates/attester.py",
+        "        again = run_again(counted(), until)",
         "        again = Comparison()",
         ("tests/certificates/test_witness.py",),
     ),
@@ -243,7 +243,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "an attestation's disagreement is let go",
-        "certificates/witness.py",
+        "certificates/attester.py",
         "        if not found.within and is_checked():",
         "        if False:",
         ("tests/certificates/test_witness.py",),

@@ -29,18 +29,17 @@ from __future__ import annotations
 
 import math
 import random
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 
 from iceform import tuning
 from iceform.arithmetic.units import EXP_UNDERFLOW
+from iceform.certificates.attester import Attester, Comparison, Question, Replay
 from iceform.certificates.result import Attestation, Ledger
-from iceform.errors import IntegrityError
 from iceform.heads import (
     Entry,
     FrozenNetwork,
@@ -49,7 +48,6 @@ from iceform.heads import (
     Prompt,
     SoftmaxAttention,
     SoftmaxAverage,
-    is_checked,
 )
 from iceform.run import Backend, LiteralBackend, Rounding, rounding_of
 from iceform.run.primitives import SampleMaxima
@@ -57,28 +55,7 @@ from iceform.run.windowed import PartialSums, listening, sum_block
 from iceform.tables import Interpolant
 from iceform.validation import unit_roundoff
 
-_FIRST = 0.5  # seconds of such work that the first row run again may be, however late it is
 _TERMS = 2.0  # times its range: what the terms of most looked-up numbers add up to
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Entries that were run again: how many, and the worst one's difference and allowance."""
-
-    rows: int = 0
-    difference: float = 0.0
-    allowed: float = 0.0
-    note: str = ""
-
-    def plus(self, other: Comparison) -> Comparison:
-        """Both together."""
-        worse = other.rows and (
-            not other.difference * self.allowed <= self.difference * other.allowed
-            or not self.allowed
-        )
-        worst = other if worse else self
-        rows, note = self.rows + other.rows, self.note or other.note
-        return Comparison(rows, worst.difference, worst.allowed, note)
 
 
 Attending = SoftmaxAttention | HopfieldLayer
@@ -96,6 +73,8 @@ class ReplayedEntry:
         Which entry.
     got
         What came back.
+    rounding
+        Of the evaluation that gave it.
     tables
         Look-up tables in the weights or in the prompt.
     """
@@ -105,6 +84,7 @@ class ReplayedEntry:
     token: int
     feature: int
     got: Tensor
+    rounding: Rounding
     tables: Sequence[Interpolant] = ()
 
     @property
@@ -112,10 +92,10 @@ class ReplayedEntry:
         """What running it again may take."""
         return self.layer.entry_work(self.tokens, self.token, self.feature) / tuning.WITNESS_RATE
 
-    def compare(self, rounding: Rounding) -> Comparison:
-        """Run it through the literal matrices; ``rounding`` is that of what came back."""
+    def compare(self) -> Comparison:
+        """Run it through the literal matrices."""
         entry = self.layer.entry(self.tokens, self.token, self.feature)
-        allowed = _allowed(entry, self.tokens.dtype, rounding, self.tables)
+        allowed = _allowed(entry, self.tokens.dtype, self.rounding, self.tables)
         carried = entry.value.new_zeros(())
         if getattr(self.layer, "residual", False):  # what it read is added, and rounded once
             carried = self.tokens[self.token, self.feature]
@@ -125,53 +105,25 @@ class ReplayedEntry:
         return Comparison(1, off, allowed)
 
 
-def run_again(
-    asked: Iterable[ReplayedEntry], rounding: Rounding, until: float, *, one_at_least: bool = True
-) -> Comparison:
-    """Compare one after the other, as long as time is left.
-
-    Without one nothing is known of a run, so the first does not wait for the clock, unless it is
-    much work.
-    """
-    found = Comparison()
-    for one in asked:
-        left = until - time.perf_counter()
-        if one_at_least and not found.rows:
-            left = max(left, _FIRST)
-        if one.seconds > left:
-            why = f"a literal row takes about {one.seconds:.2g} s, {max(left, 0.0):.2g} s were left"
-            return found if found.rows else Comparison(note=why)
-        found = found.plus(one.compare(rounding))
-    return found
-
-
-def compare_entries(
+def layer_questions(
     network: FrozenNetwork,
     tokens: Tensor,
     written: Sequence[Tensor],
     rounding: Rounding,
     draw: random.Random,
-    until: float,
-) -> Comparison:
-    """Entries of every layer, drawn at random, as long as time is left."""
-    found, read = Comparison(), tokens.detach()
-    for layer, output in zip(network.layers, written, strict=True):
-        out = output.detach()
-        if isinstance(layer, SoftmaxAttention | HopfieldLayer) and out.numel():
+) -> Iterator[ReplayedEntry]:
+    """Entries of every layer, drawn at random: one of each, then more."""
+    reads = [tokens.detach(), *(out.detach() for out in written[:-1])]
+    for _ in range(tuning.WITNESS_ENTRIES):
+        for layer, read, output in zip(network.layers, reads, written, strict=True):
+            if not isinstance(layer, SoftmaxAttention | HopfieldLayer) or not output.numel():
+                continue
             here = layer if layer.w_k.device == read.device else layer.to(read.device)
-            places = ([draw.randrange(n) for n in out.shape] for _ in range(tuning.WITNESS_ENTRIES))
-            asked = (_at(here, read, out, place, network.tables) for place in places)
-            again = run_again(asked, rounding, until, one_at_least=not found.rows)
-            found = found.plus(again)
-        read = out
-    return found
-
-
-def _at(
-    layer: Attending, read: Tensor, out: Tensor, place: list[int], tables: Sequence[Interpolant]
-) -> ReplayedEntry:
-    *batch, token, feature = place
-    return ReplayedEntry(layer, read[tuple(batch)], token, feature, out[tuple(place)], tables)
+            *batch, token, feature = place = [draw.randrange(n) for n in output.shape]
+            got = output.detach()[tuple(place)]
+            yield ReplayedEntry(
+                here, read[tuple(batch)], token, feature, got, rounding, network.tables
+            )
 
 
 def settled(gaps: Tensor, tau: Tensor) -> Tensor:
@@ -248,11 +200,6 @@ class RecordingBackend(Backend):
         What runs.
     ledger
         Where passes are counted; a new one by default.
-
-    Attributes
-    ----------
-    passes
-        Calls of the frozen network over whole data.
     """
 
     def __init__(self, backend: Backend, ledger: Ledger | None = None) -> None:
@@ -260,11 +207,13 @@ class RecordingBackend(Backend):
         self.name, self.rounding = backend.name, backend.rounding
         self._unsettled = False
         self.ledger = Ledger() if ledger is None else ledger
-        self.passes = 0
-        self._seen: list[_RecordedPrompt] = []
-        self._last: _RecordedPrompt | None = None
-        self._begun = time.perf_counter()
-        self._random = random.Random()  # of its own: a run must not disturb anybody's seeds
+        self.attester = Attester[_RecordedPrompt](tuning.WITNESS_KEPT, last=True)
+        self._random = self.attester.draw
+
+    @property
+    def passes(self) -> int:
+        """Calls of the frozen network over whole data."""
+        return self.attester.seen
 
     def run(self, prompt: Prompt | LookUps | SoftmaxAverage) -> Tensor:
         if isinstance(prompt, Prompt):
@@ -312,16 +261,11 @@ class RecordingBackend(Backend):
         added: _RecordedSum | None = None,
     ) -> None:
         """Each prompt of a run is as likely to be kept as any other."""
-        self.passes += 1
         prompts = prompt.tokens.shape[:-2].numel() if isinstance(prompt, Prompt) else prompt.prompts
         self.ledger.note("attention", "prompts through the frozen network", prompts)
         if isinstance(prompt, LookUps):  # loops change their coefficients in place
             prompt = replace(prompt, w=prompt.w.detach().clone())
-        self._last = seen = _RecordedPrompt(prompt, rows, layers, added)
-        if len(self._seen) < tuning.WITNESS_KEPT:
-            self._seen.append(seen)
-        elif (place := self._random.randrange(self.passes)) < tuning.WITNESS_KEPT:
-            self._seen[place] = seen
+        self.attester.offer(lambda: _RecordedPrompt(prompt, rows, layers, added))
 
     @torch.no_grad()
     def attest(self) -> Attestation:
@@ -332,44 +276,21 @@ class RecordingBackend(Backend):
         expected = self.network.expected or weights
         if self.rounding.literal:
             return Attestation(weights, expected, self.name, literal=True)
-        again = self._run_again()
-        found = Attestation(
-            weights, expected, self.name, again.rows, again.difference, again.allowed, again.note
-        )
-        if not found.within and is_checked():
-            raise IntegrityError(
-                f"the {self.name} backend is off by {found.difference:.3g} from the literal "
-                f"matrices, {found.allowed:.3g} is allowed; use backend='literal', and please "
-                "report it"
-            )
-        return found
+        return self.attester.attest(weights, expected, self.name, self._questions)
 
-    def _run_again(self) -> Comparison:
-        """What running some rows again has shown.
-
-        The last prompt, which an answer rests on whatever came before, is always among them.
-        """
-        now = time.perf_counter()
-        until = now + max(tuning.REPLAY_SECONDS, tuning.REPLAY_SHARE * (now - self._begun))
-        found = Comparison()
-        others = [seen for seen in self._seen if seen is not self._last]
-        for seen in [*([] if self._last is None else [self._last]), *others]:
-            if found.rows and time.perf_counter() > until:
-                break
-            found = found.plus(self._compare(seen, until))
-        return replace(found, note="") if found.rows else found
-
-    def _compare(self, seen: _RecordedPrompt, until: float) -> Comparison:
+    def _questions(self, seen: _RecordedPrompt) -> Iterator[Question]:
         prompt = seen.prompt
         if isinstance(prompt, LookUps):
-            return self._compare_look_ups(prompt, seen)
-        if isinstance(prompt, SoftmaxAverage):
-            return self._compare_average(prompt, seen.rows)
-        if len(seen.layers) != len(self.network.layers):
-            return Comparison(note=f"the {self.name} backend does not tell its layers apart")
-        return compare_entries(
-            self.network, prompt.tokens, seen.layers, self.rounding, self._random, until
-        )
+            yield from self._look_up_questions(prompt, seen)
+        elif isinstance(prompt, SoftmaxAverage):
+            yield Replay(lambda: self._compare_average(prompt, seen.rows))
+        elif len(seen.layers) != len(self.network.layers):
+            why = f"the {self.name} backend does not tell its layers apart"
+            yield Replay(lambda: Comparison(note=why))
+        else:
+            yield from layer_questions(
+                self.network, prompt.tokens, seen.layers, self.rounding, self._random
+            )
 
     @cached_property
     def _literal(self) -> LiteralBackend:
@@ -378,24 +299,26 @@ class RecordingBackend(Backend):
     def _draw(self, count: int, most: int) -> Tensor:
         return torch.tensor(sorted(self._random.sample(range(count), min(count, most))))
 
-    def _compare_look_ups(self, prompt: LookUps, seen: _RecordedPrompt) -> Comparison:
+    def _look_up_questions(self, prompt: LookUps, seen: _RecordedPrompt) -> Iterator[Question]:
         if not prompt.count or not prompt.batch.numel():
-            return Comparison()
+            return
         which = tuple(self._random.randrange(size) for size in prompt.batch)
         one = prompt.of(*which)
         if seen.added is not None:
-            return self._compare_sum(one, which, seen.added)
+            yield from self._sum_questions(one, which, seen.added)
+            return
         assert seen.rows is not None
         drawn = self._draw(one.count, one.layout.samples).to(one.x.device)
-        return self._compare_rows(one.part(drawn), seen.rows[which][drawn])
+        rows = seen.rows[which][drawn]
+        yield Replay(lambda: self._compare_rows(one.part(drawn), rows))
 
     def _compare_rows(self, part: LookUps, rows: Tensor) -> Comparison:
         off = float((rows - self._literal.run(part)).abs().max())
         return Comparison(len(rows), off, _look_up_allowance(part, "literal", self.name))
 
-    def _compare_sum(
+    def _sum_questions(
         self, prompt: LookUps, which: tuple[int, ...], added: _RecordedSum
-    ) -> Comparison:
+    ) -> Iterator[Question]:
         """The sum against its parts; the last part and one drawn against rows; rows literally."""
         parts = added.parts
         sums = (parts.sums.movedim(0, -2)[which]).double()
@@ -407,20 +330,24 @@ class RecordingBackend(Backend):
         off = (out.double() - total / added.over).abs()
         allowed = (len(sums) + 8) * unit * size / added.over
         allowed = allowed + 2 * unit_roundoff(out.dtype) * out.double().abs()
-        found = _worst(off, allowed)
+        yield Replay(lambda: Comparison.of(off, allowed, rows=0))
         tiles = -(-prompt.count // parts.rows)
         last = (tiles - 1) % len(sums)
+        drawn = list[tuple[LookUps, Tensor]]()
         for part in {last, self._random.randrange(len(sums))}:
-            rows = parts.tiles(part, prompt.count)
-            found = found.plus(self._compare_part(prompt, rows, gain * sums[part], kept, added))
-        return replace(found, rows=found.rows - 1)  # the sum itself is none
+            tile, told = parts.tiles(part, prompt.count), gain * sums[part]
+            yield Replay(partial(self._compare_part, prompt, tile, told, kept, added, drawn))
+        for some, rows in drawn:
+            yield Replay(partial(self._compare_rows, some, rows))
 
     def _compare_part(
-        self, prompt: LookUps, tiles: list[slice], found: Tensor, kept: Tensor, added: _RecordedSum
-    ) -> Comparison:
-        """One part of a sum against the rows that the same backend returns, some of them literal.
+        self, prompt: LookUps, tiles: list[slice], found: Tensor, kept: Tensor,
+        added: _RecordedSum, drawn: list[tuple[LookUps, Tensor]],
+    ) -> Comparison:  # fmt: skip
+        """One part of a sum against the rows that the same backend returns.
 
-        ``found`` is what the part came to, without ``kept`` times its rows.
+        ``found`` is what the part came to, without ``kept`` times its rows; a few of the very rows
+        that were added up are put into ``drawn``, for the literal matrices.
         """
         step = max(1, _HELD // (prompt.x.shape[-1] + 1))
         places = [
@@ -429,8 +356,7 @@ class RecordingBackend(Backend):
         ]  # fmt: skip
         chosen = self._random.randrange(len(places))
         samples = sum(place.stop - place.start for place in places)
-        total, size = torch.zeros_like(found), torch.zeros_like(found)
-        each, compared = 0.0, Comparison()
+        total, size, each = torch.zeros_like(found), torch.zeros_like(found), 0.0
         for number, place in enumerate(places):
             part = prompt.part(place)
             rows = self.inner.run(part)
@@ -438,15 +364,14 @@ class RecordingBackend(Backend):
             total, size = total + columns.sum(0), size + columns.abs().sum(0)
             each = max(each, _look_up_allowance(part, self.name, self.name))
             if number == chosen:
-                drawn = self._draw(len(rows), prompt.layout.samples).to(rows.device)
-                compared = self._compare_rows(part.part(drawn), rows[drawn])
+                some = self._draw(len(rows), prompt.layout.samples).to(rows.device)
+                drawn.append((part.part(some), rows[some]))
         unit, fine = unit_roundoff(prompt.w.dtype), unit_roundoff(torch.float64)
         block = sum_block(prompt.w.dtype, prompt.count)
         size = size + samples * kept.abs()
         allowed = samples * each + ((block + 4) * unit + (samples + 8) * fine) * size
         off = (found + samples * kept - total).abs()
-        compared = compared.plus(_worst(off / samples, allowed / samples))  # of a row, in the mean
-        return replace(compared, rows=compared.rows - 1)
+        return Comparison.of(off / samples, allowed / samples, rows=0)  # of a row, in the mean
 
     def _compare_average(self, prompt: SoftmaxAverage, rows: Tensor | None) -> Comparison:
         assert rows is not None
@@ -469,16 +394,6 @@ def _added(
         return _RecordedSum(out, told[0], over, count)
     whole = (out.detach().double() * over)[None]
     return _RecordedSum(out, PartialSums(whole, _EVERY, whole=True), over, count)
-
-
-def _worst(off: Tensor, allowed: Tensor) -> Comparison:
-    """Of several differences the one nearest to what is allowed, or farthest beyond."""
-    found = Comparison()
-    for one, limit in zip(
-        off.flatten().tolist(), allowed.expand_as(off).flatten().tolist(), strict=True
-    ):
-        found = found.plus(Comparison(1, one, limit))
-    return replace(found, rows=1)
 
 
 def _look_up_allowance(prompt: LookUps, *names: str) -> float:

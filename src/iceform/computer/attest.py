@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import math
 import random
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from iceform import tuning
 from iceform.arithmetic.units import EXP_UNITS, gamma
+from iceform.certificates.attester import Comparison, Replay
 from iceform.computer.fused import FastExecutor, State
 from iceform.computer.instructions import Instruction, Operand
 from iceform.computer.layout import READ_FIELDS
@@ -27,55 +27,22 @@ from iceform.computer.lookups import GRID_UNITS, Value, dense, part
 from iceform.computer.prompt import ProgramPrompt
 from iceform.computer.rounding import column_facts
 
-_LEAST = 0.01  # seconds that running again may take, or ``REPLAY_SHARE`` of the run
+LEAST = 0.01  # seconds that running again may take, or ``REPLAY_SHARE`` of the run
 
 
-@dataclass
-class Reservoir:
-    """A uniform sample of the cycles of a run whose length is not known beforehand."""
-
-    kept: list[tuple[State, State]] = field(default_factory=list)
-    seen: int = 0
-    draw: random.Random = field(default_factory=random.SystemRandom)
-
-    def offer(self, states: Callable[[], tuple[State, State]]) -> None:
-        """Keep this cycle, or not; only of one that is kept states are asked for."""
-        self.seen += 1
-        if len(self.kept) < tuning.REPLAYED:
-            self.kept.append(states())
-        elif (at := self.draw.randrange(self.seen)) < tuning.REPLAYED:
-            self.kept[at] = states()
-
-
-@dataclass(frozen=True)
-class Replay:
-    """What running cycles again has found."""
-
-    rows: int
-    difference: float
-    allowed: float
-    cycles: int
-
-
-def replay(
-    fused: FastExecutor, cycle: Cycle, prompt: ProgramPrompt, reservoir: Reservoir, spent: float
-) -> Replay:
-    """Run kept cycles again, of one problem each, for a tenth of the run's time or 10 ms.
+def cycle_questions(
+    fused: FastExecutor, cycle: Cycle, prompt: ProgramPrompt, pair: tuple[State, State],
+    draw: random.Random,
+) -> Iterator[Replay]:  # fmt: skip
+    """One problem of a cycle, to be run again literally; nothing where few lanes do not tell.
 
     ``fused`` and ``prompt`` may have fewer lanes than the run: then as many lanes are drawn. What
     averages over lanes is added up again, lane by lane in float64, and that average is in every
     lane that is drawn; cycles that attend to lanes by likeness are left out.
     """
-    until = time.perf_counter() + max(tuning.REPLAY_SHARE * spent, _LEAST)
-    worst, done = (0.0, 0.0), 0
-    for before, after in reservoir.draw.sample(reservoir.kept, len(reservoir.kept)):
-        drawn = _drawn(fused, before, after, reservoir.draw)
-        if drawn is None:
-            continue
-        worst, done = max(worst, _compare(fused, cycle, prompt, *drawn), key=_excess), done + 1
-        if time.perf_counter() > until:
-            break
-    return Replay(4 * done * prompt.tokens.shape[-2], *worst, done)
+    drawn = _drawn(fused, *pair, draw)
+    if drawn is not None:
+        yield Replay(partial(_compare, fused, cycle, prompt, *drawn))
 
 
 def _drawn(
@@ -111,27 +78,20 @@ def _average(value: Value, lanes: int) -> Tensor:
     return held.double().mean(1, keepdim=True).to(held.dtype).expand(-1, lanes, -1)
 
 
-def _excess(pair: tuple[float, float]) -> float:
-    """How far a difference uses up what is allowed; anything not a number counts as too far."""
-    difference, allowed = pair
-    if math.isnan(difference):
-        return math.inf
-    return difference / allowed if allowed > 0 else (math.inf if difference > 0 else 0.0)
-
-
 def _compare(
     fused: FastExecutor, cycle: Cycle, prompt: ProgramPrompt,
     before: State, after: State, whole: State,
-) -> tuple[float, float]:  # fmt: skip
+) -> Comparison:  # fmt: skip
     """Largest difference after one cycle, and what is allowed of all lanes, the ``whole`` state."""
     tokens = prompt.tokens.reshape(-1, *prompt.tokens.shape[-2:])
-    literal = State.read(prompt, cycle(before.written(prompt, tokens)))
+    literal, rows = State.read(prompt, cycle(before.written(prompt, tokens))), 4 * tokens.shape[-2]
     if literal.counters != after.counters:
-        return math.inf, 0.0
+        return Comparison(rows, math.inf, 0.0)
     pairs = [(literal.memory[name], after.memory[name]) for name in after.memory]
     pairs.append((literal.flag, after.flag))
-    difference = max(float((dense(a) - dense(b)).abs().max()) for a, b in pairs)
-    return difference, allowed_difference(fused, fused.fetched(before)[0], whole)
+    off = torch.cat([(dense(a) - dense(b)).abs().flatten() for a, b in pairs]).max()
+    allowed = allowed_difference(fused, fused.fetched(before)[0], whole)
+    return Comparison(rows, float(off), allowed)
 
 
 def _one(state: State, row: int, lanes: list[int] | None) -> State:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass
 from functools import cached_property, partial
@@ -14,7 +13,8 @@ from torch import Tensor
 
 from iceform import tuning
 from iceform.certificates import Attestation, Ledger, Result
-from iceform.computer.attest import Reservoir, replay
+from iceform.certificates.attester import Attester
+from iceform.computer import attest
 from iceform.computer.block import TransformerBlock
 from iceform.computer.compile import Program
 from iceform.computer.costs import Cost, cost
@@ -40,8 +40,8 @@ from iceform.computer.prompt import (
     write_prompt,
 )
 from iceform.computer.running import run
-from iceform.errors import CapacityError, IntegrityError, ProgramError, ShapeError
-from iceform.heads import FrozenNetwork, is_checked
+from iceform.errors import CapacityError, ProgramError, ShapeError
+from iceform.heads import FrozenNetwork
 from iceform.run import other_weights
 from iceform.validation import (
     check_capacity,
@@ -54,7 +54,8 @@ from iceform.validation import (
 _PATIENCE = 2  # times the cycles that a program takes without attention; rounding may add turns
 
 # Memory, how to get tokens, cycles, what was checked.
-_Ran = tuple[Mapping[str, Tensor], Callable[[], Tensor], int, dict[str, Any]]
+_Ran = tuple[Mapping[str, Tensor], Callable[[], Tensor], int]  # memory, tokens, cycles
+_Cycles = Attester[tuple[State, State]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,12 +311,10 @@ class Computer:
                     "backend='fused' executes the program that was written, and the tokens of this "
                     "prompt are others; use backend='auto' or 'literal', which read them"
                 )
-            memory, tokens, done, checked = self._fused(network, every, prompt, cycles)
+            memory, tokens, done, attestation = self._fused(network, found, every, prompt, cycles)
         else:
-            ran = self._literal(network, found, every or not built, prompt, cycles)
-            memory, tokens, done, checked = ran
-        attestation = Attestation(found, expected, backend, **checked)
-        _check_attested(attestation)
+            memory, tokens, done = self._literal(network, found, every or not built, prompt, cycles)
+            attestation = Attestation(found, expected, backend)
         ledger = accounted(prompt, done, stops=cycles is None)
         return Execution(prompt, memory, done, backend, attestation, ledger, tokens)
 
@@ -353,7 +352,7 @@ class Computer:
         shape = tokens.reshape(*prompt.batch, *tokens.shape[-2:])
         memory = {v.name: prompt.value(shape, v.name) for v in prompt.assembly.variables}
         check_values(self.sizes, memory, "ends")
-        return memory, lambda: tokens, done, {}
+        return memory, lambda: tokens, done
 
     @cached_property
     def _executors(self) -> SmallCache[FastExecutor]:
@@ -375,48 +374,53 @@ class Computer:
         return self._executors.get(key, make, whole).again()
 
     def _fused(
-        self, network: FrozenNetwork, every: bool, prompt: ProgramPrompt, cycles: int | None
-    ) -> _Ran:
-        fused, state, reservoir, spent = self._looped(prompt, cycles, closed=True)
+        self, network: FrozenNetwork, weights: str, every: bool, prompt: ProgramPrompt,
+        cycles: int | None,
+    ) -> tuple[*_Ran, Attestation]:  # fmt: skip
+        fused, state, attester = self._looped(prompt, cycles, closed=True)
         if fused.outside:
-            fused, state, reservoir, spent = self._looped(prompt, cycles, closed=False)
+            fused, state, attester = self._looped(prompt, cycles, closed=False)
         with torch.no_grad():
-            checked = self._replayed(network, every, prompt, reservoir, spent)
+            attestation = self._replayed(network, weights, every, prompt, attester)
         names = [v.name for v in prompt.assembly.variables]
         memory = _LazyMemory(
             {name: partial(fused.held, state, name) for name in names}, prompt.batch
         )
-        return memory, lambda: state.written(prompt, _flat(prompt.tokens)), reservoir.seen, checked
+
+        def tokens() -> Tensor:  # of long data they are written only where they are asked for
+            return state.written(prompt, _flat(prompt.tokens))
+
+        return memory, tokens, attester.seen, attestation
 
     def _looped(
         self, prompt: ProgramPrompt, cycles: int | None, *, closed: bool
-    ) -> tuple[FastExecutor, State, Reservoir, float]:
-        """Cycle after cycle, some of them kept, and how long that took."""
+    ) -> tuple[FastExecutor, State, _Cycles]:
+        """Cycle after cycle, some of them kept to be run again."""
         fused = self._executor(prompt, closed=closed)
         whole = {name: v.expand(*prompt.batch, -1, -1) for name, v in prompt.memory.items()}
         state = fused.begin({name: _flat(value) for name, value in whole.items()})
-        reservoir, started = Reservoir(), time.perf_counter()
+        attester = _Cycles(tuning.REPLAYED, seconds=attest.LEAST)
         stretches = CapturedSegments.of(fused, state)
         with torch.no_grad():
-            while cycles is None or reservoir.seen < cycles:
+            while cycles is None or attester.seen < cycles:
                 if cycles is None and fused.halted(state):
                     break
-                most = None if cycles is None else cycles - reservoir.seen
+                most = None if cycles is None else cycles - attester.seen
                 ran = None if stretches is None else stretches.run(state, most)
                 if ran is None:
                     before, state = state, fused.cycle(state)
-                    reservoir.offer(partial(_pair, before, state))
+                    attester.offer(partial(_pair, before, state))
                 else:
                     state = ran.state
                     for at in range(ran.cycles):
-                        reservoir.offer(partial(ran.between, at))
-                _check_limit(reservoir.seen, cycles)
-        return fused, state, reservoir, time.perf_counter() - started
+                        attester.offer(partial(ran.between, at))
+                _check_limit(attester.seen, cycles)
+        return fused, state, attester
 
     def _replayed(
-        self, network: FrozenNetwork, every: bool, prompt: ProgramPrompt, reservoir: Reservoir,
-        spent: float,
-    ) -> dict[str, Any]:  # fmt: skip
+        self, network: FrozenNetwork, weights: str, every: bool, prompt: ProgramPrompt,
+        attester: _Cycles,
+    ) -> Attestation:  # fmt: skip
         """Random cycles run again: with all lanes, or, where tokens would be too many, with few.
 
         What averages over lanes is then added up again by itself; a cycle that attends to lanes by
@@ -424,12 +428,18 @@ class Computer:
         """
         lanes = self._replayable(prompt)
         short = prompt.one_problem.with_lanes(lanes)
-        cycle = self._cycle(network, short, every=every)
-        found = dict(vars(replay(self._executor(short), cycle, short, reservoir, spent)))
-        note = f"{found.pop('cycles')} cycles of {reservoir.seen} run again"
-        if lanes < prompt.samples:
-            note += f", on {lanes} of {prompt.samples} lanes, and none that attends to lanes"
-        return {**found, "note": note}
+        few, cycle = self._executor(short), self._cycle(network, short, every=every)
+
+        def note(done: int) -> str:
+            said = f"{done} cycles of {attester.seen} run again"
+            if lanes < prompt.samples:
+                said += f", on {lanes} of {prompt.samples} lanes, and none that attends to lanes"
+            return said
+
+        return attester.attest(
+            weights, network.expected or "", "fused",
+            lambda pair: attest.cycle_questions(few, cycle, short, pair, attester.draw), note,
+        )  # fmt: skip
 
     def _replayable(self, prompt: ProgramPrompt) -> int:
         """All lanes, or as many as a literal cycle can be run on in a moment."""
@@ -562,14 +572,6 @@ def _settings(assembly: Assembly, given: Mapping[str, Any], like: Tensor) -> dic
 def _all_halt(prompt: ProgramPrompt, tokens: Tensor) -> bool:
     halts = {i.address for i in prompt.assembly.instructions if i.halts}
     return set(prompt.counter(tokens).flatten().tolist()) <= halts
-
-
-def _check_attested(attestation: Attestation) -> None:
-    if not attestation.within and is_checked():
-        raise IntegrityError(
-            f"the fused backend is off by {attestation.difference:.3g} from the literal matrices, "
-            f"{attestation.allowed:.3g} is allowed; use backend='literal', and please report it"
-        )
 
 
 def accounted(prompt: ProgramPrompt, cycles: int, *, stops: bool) -> Ledger:

@@ -44,7 +44,7 @@ from iceform.heads import (
     products,
 )
 from iceform.paper.rows import RowLayer
-from iceform.run import other_weights
+from iceform.run import other_weights, rounding_of
 from iceform.tables import Interpolant, regimes
 from iceform.validation import check_capacity, common_batch, unit_roundoff, untraced
 
@@ -262,7 +262,9 @@ class FrozenLayers:
         prompt = self.read_prompt(x, theta[first : first + self.sizes.rows])
         layer = self.network.to(x.device).layers[0]
         assert isinstance(layer, SoftmaxAttention)
-        return ReplayedEntry(layer, prompt[0], 0, row - first, got, (self.table,))
+        return ReplayedEntry(
+            layer, prompt[0], 0, row - first, got, rounding_of("fused"), (self.table,)
+        )
 
     def ask_attend(
         self, keys: Tensor, query: Tensor, values: Tensor, mask: Tensor, margin: float,
@@ -272,7 +274,7 @@ class FrozenLayers:
         prompt = self.attend_prompt(keys, query, values, mask, margin)
         layer = self.network.to(keys.device).layers[1]
         assert isinstance(layer, SoftmaxAttention)
-        return ReplayedEntry(layer, prompt, 0, feature, got, tables)
+        return ReplayedEntry(layer, prompt, 0, feature, got, rounding_of("fused"), tables)
 
     def margin(self, logits: float) -> float:
         """M: what a masked token loses by, if no logit is larger than ``logits`` in size."""
