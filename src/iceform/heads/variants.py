@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from iceform import tuning
 from iceform.errors import ShapeError
 from iceform.heads.network import (
     EVERY,
@@ -117,8 +118,23 @@ class HeadGroup(nn.Module):
     def forward(
         self, queries: Float[Tensor, "*b q d"], keys: Float[Tensor, "*b k d"]
     ) -> Float[Tensor, "*b q d"]:
-        """What the heads add to the tokens that ask."""
-        return self.project(self.weights(queries, keys) @ self.values(keys))
+        """What the heads add to the tokens that ask.
+
+        Queries come in chunks, so that no more attention is held at once than fits a cache. A row
+        of attention needs no other row: every sum has the order that it has without chunks.
+        """
+        seen, values = _mapped(keys, self.w_k).mT, self.values(keys)
+        found = [
+            torch.softmax(_mapped(some, self.w_q) @ seen, -1) @ values
+            for some in queries.split(self._at_once(keys), -2)
+        ]
+        return self.project(found[0] if len(found) == 1 else torch.cat(found, -2))
+
+    def _at_once(self, keys: Tensor) -> int:
+        """Queries of a chunk: a multiple of what products work on, and one at the least."""
+        entries = keys[..., 0].numel() * len(self.w_q)
+        least = tuning.ATTENTION_ROWS
+        return max(least, tuning.ATTENTION_ENTRIES // max(1, entries) // least * least)
 
     def weights(
         self, queries: Float[Tensor, "*b q d"], keys: Float[Tensor, "*b k d"]
