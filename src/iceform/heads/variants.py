@@ -131,10 +131,9 @@ class HeadGroup(nn.Module):
         return self.project(found[0] if len(found) == 1 else torch.cat(found, -2))
 
     def _at_once(self, keys: Tensor) -> int:
-        """Queries of a chunk: a multiple of what products work on, and one at the least."""
+        """Queries of a chunk: as many as may be held, and no fewer than a logit has rows."""
         entries = keys[..., 0].numel() * len(self.w_q)
-        least = tuning.ATTENTION_ROWS
-        return max(least, tuning.ATTENTION_ENTRIES // max(1, entries) // least * least)
+        return max(self.w_q.shape[1], tuning.ATTENTION_ENTRIES // max(1, entries))
 
     def weights(
         self, queries: Float[Tensor, "*b q d"], keys: Float[Tensor, "*b k d"]
