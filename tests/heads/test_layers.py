@@ -397,9 +397,12 @@ def test_weights_are_buffers(layer):
     assert not any(b.requires_grad for b in module.buffers())
 
 
-@pytest.mark.parametrize("shape", [(1000, 12), (3, 400, 12)])
+@pytest.mark.parametrize("shape", [(1000, 12), (1003, 12), (3, 401, 12)])
 def test_chunks_of_queries_are_bit_for_bit_the_whole(monkeypatch, shape):
-    """Catches a chunk that is softmaxed over queries, dropped, repeated or joined out of order."""
+    """Catches a chunk that is softmaxed over queries, dropped, repeated or joined out of order;
+
+    and chunks of 13 rows, whose products are rounded otherwise.
+    """
     draw = torch.Generator().manual_seed(0)
 
     def drawn(*sizes):
@@ -413,4 +416,5 @@ def test_chunks_of_queries_are_bit_for_bit_the_whole(monkeypatch, shape):
     monkeypatch.setattr(torch, "softmax", lambda z, d: sizes.append(z.numel()) or softmax(z, d))
     monkeypatch.setattr(tuning, "ATTENTION_ENTRIES", 1 << 18)
     assert torch.equal(group(tokens, tokens), whole)
-    assert len(sizes) > 5 and max(sizes) <= 1 << 18
+    assert len(sizes) > 5
+    assert max(sizes) <= 1 << 18

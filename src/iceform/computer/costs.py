@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
-from iceform import tuning
 from iceform.computer.block import LAYERS
 from iceform.computer.instructions import Assembly
 from iceform.computer.layout import KINDS, READ_FIELDS, ComputerLayout, ComputerSizes
+from iceform.heads.variants import chunk_rows
 from iceform.validation import human_bytes
 
 _LOGIT_ROWS = 3  # gates of a head: kind of key, kind of query, null token
@@ -79,7 +79,7 @@ class _Group:
     def held(self, batch: int) -> int:
         """Entries at once: queries come in chunks (``HeadGroup``)."""
         of_a_row = batch * self.heads * self.answering
-        return of_a_row * min(self.asking, max(self.logit, tuning.ATTENTION_ENTRIES // of_a_row))
+        return of_a_row * min(self.asking, chunk_rows(of_a_row, self.logit))
 
     def flops(self, features: int, tokens: int | None = None) -> int:
         asking, answering = (tokens or self.asking), (tokens or self.answering)

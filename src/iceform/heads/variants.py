@@ -20,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from iceform import tuning
+from iceform.arithmetic.units import next_power_of_two
 from iceform.errors import ShapeError
 from iceform.heads.network import (
     EVERY,
@@ -120,8 +121,8 @@ class HeadGroup(nn.Module):
     ) -> Float[Tensor, "*b q d"]:
         """What the heads add to the tokens that ask.
 
-        Queries come in chunks, so that no more attention is held at once than fits a cache. A row
-        of attention needs no other row: every sum has the order that it has without chunks.
+        Queries come in chunks, so that attention is never held for all of them. A row of attention
+        needs no other row, and :func:`chunk_rows` keeps products on the path that they take whole.
         """
         seen, values = _mapped(keys, self.w_k).mT, self.values(keys)
         found = [
@@ -133,7 +134,7 @@ class HeadGroup(nn.Module):
     def _at_once(self, keys: Tensor) -> int:
         """Queries of a chunk: as many as may be held, and no fewer than a logit has rows."""
         entries = keys[..., 0].numel() * len(self.w_q)
-        return max(self.w_q.shape[1], tuning.ATTENTION_ENTRIES // max(1, entries))
+        return chunk_rows(entries, self.w_q.shape[1])
 
     def weights(
         self, queries: Float[Tensor, "*b q d"], keys: Float[Tensor, "*b k d"]
@@ -148,6 +149,16 @@ class HeadGroup(nn.Module):
     def project(self, looked: Float[Tensor, "*b h q r"]) -> Float[Tensor, "*b q d"]:
         """What the heads found, in the features that it is for, summed over heads."""
         return looked.transpose(-3, -2).flatten(-2) @ self.w_o.mT.flatten(0, 1)
+
+
+def chunk_rows(entries: int, least: int) -> int:
+    """Rows of a chunk, where one has so many entries: a power of two.
+
+    Libraries multiply the rows that are left over from their tiles in another order of summation.
+    With powers of two those are the same rows with and without chunks.
+    """
+    held = max(1, tuning.ATTENTION_ENTRIES // max(1, entries))
+    return int(max(next_power_of_two(least), 1 << (held.bit_length() - 1)))
 
 
 def _mapped(tokens: Tensor, weights: Tensor) -> Tensor:
