@@ -122,7 +122,8 @@ class HeadGroup(nn.Module):
         """What the heads add to the tokens that ask.
 
         Queries come in chunks, so that attention is never held for all of them. A row of attention
-        needs no other row, and :func:`chunk_rows` keeps products on the path that they take whole.
+        needs no other row: answers are those without chunks, to the bit where the number of
+        queries is a multiple of eight, else within the rounding of products (:func:`chunk_rows`).
         """
         seen, values = _mapped(keys, self.w_k).mT, self.values(keys)
         found = [
@@ -155,7 +156,7 @@ def chunk_rows(entries: int, least: int) -> int:
     """Rows of a chunk, where one has so many entries: a power of two.
 
     Libraries multiply the rows that are left over from their tiles in another order of summation.
-    With powers of two those are the same rows with and without chunks.
+    With powers of two there are such rows in the last chunk alone.
     """
     held = max(1, tuning.ATTENTION_ENTRIES // max(1, entries))
     return int(max(next_power_of_two(least), 1 << (held.bit_length() - 1)))
