@@ -33,6 +33,9 @@ COMPILE_MOST_STEPS = 1000.0
 COMPILE_HELD = 32  # bytes a datum that is drawn: itself and three values made of it
 COMPILE_LOWER = 16.0  # a parameter without a range may be smaller by this factor than its default,
 
+# heads/variants.py
+ATTENTION_ENTRIES = 1 << 22  # of attention held at once: 32 MiB of float64, and as many logits
+
 # computer/computer.py
 COMPUTER_LOOK = 64  # cycles between two looks at whether a literal run has come to a halt
 COMPUTER_LIMIT = 1 << 20  # cycles after which a program that should halt is taken not to
@@ -47,7 +50,6 @@ COMPUTER_GRAPHS_LONGEST = 64
 FUSED_FEW = 64  # lanes that tell most variables with different components
 
 # computer/lookups.py
-COMPUTER_LOOKUPS_CHUNK = 1 << 20  # weights held at once: 8 MiB of float64
 COMPUTER_LOOKUPS_NOTED = 1 << 10  # extents held before they are looked at
 COMPUTER_LOOKUPS_MOST_ENTRIES = 64  # of a table that is found by one exponential
 COMPUTER_LOOKUPS_CACHED = 1 << 16  # arguments at once, in cache

@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+from iceform import tuning
 from iceform.errors import ShapeError
 from iceform.heads import AttentionTrace, HopfieldLayer, Lift, LiftedAttention, SoftmaxAttention
+from iceform.heads.variants import HeadGroup
 
 F64 = torch.float64
 UNIT = torch.finfo(F64).eps / 2
@@ -393,3 +395,30 @@ def test_weights_are_buffers(layer):
     assert not list(module.parameters())
     assert len(list(module.buffers())) == len(module.state_dict())
     assert not any(b.requires_grad for b in module.buffers())
+
+
+@pytest.mark.parametrize("shape", [(1000, 12), (1003, 12), (3, 401, 12)])
+def test_chunks_of_queries_are_the_whole(monkeypatch, shape):
+    """Catches a chunk that is softmaxed over queries, dropped, repeated or joined out of order;
+
+    and chunks of 13 rows, whose products are rounded otherwise. Rows that a library's tiles leave
+    over are rounded otherwise too: bits are equal where there are none.
+    """
+    draw = torch.Generator().manual_seed(0)
+
+    def drawn(*sizes):
+        return torch.randn(*sizes, generator=draw, dtype=torch.float64)
+
+    group = HeadGroup(drawn(4, 9, 12), drawn(4, 9, 12), drawn(4, 5, 12), drawn(4, 12, 5), "abcd")
+    tokens = drawn(*shape)
+    whole = group.project(group.weights(tokens, tokens) @ group.values(tokens))
+    sizes = []
+    softmax = torch.softmax
+    monkeypatch.setattr(torch, "softmax", lambda z, d: sizes.append(z.numel()) or softmax(z, d))
+    monkeypatch.setattr(tuning, "ATTENTION_ENTRIES", 1 << 18)
+    found = group(tokens, tokens)
+    if shape[-2] % 8 == 0:
+        assert torch.equal(found, whole)
+    assert float((found - whole).abs().max()) < 1e-12 * float(whole.abs().max())
+    assert len(sizes) > 5
+    assert max(sizes) <= 1 << 18

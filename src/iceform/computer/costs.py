@@ -10,6 +10,7 @@ import torch
 from iceform.computer.block import LAYERS
 from iceform.computer.instructions import Assembly
 from iceform.computer.layout import KINDS, READ_FIELDS, ComputerLayout, ComputerSizes
+from iceform.heads.variants import chunk_rows
 from iceform.validation import human_bytes
 
 _LOGIT_ROWS = 3  # gates of a head: kind of key, kind of query, null token
@@ -26,7 +27,7 @@ class Cost:
     cycles
         Times that the block is applied; None where the program decides.
     weight_bytes, token_bytes, attention_bytes
-        Held at once: weights, tokens, and the largest layer's attention in the entries that are
+        Held at once: weights, tokens, and the largest chunk of attention in the entries that are
         needed.
     entries, every_entry
         Attention entries of a cycle that can differ from 0, and all of them.
@@ -75,6 +76,11 @@ class _Group:
     asking: int
     answering: int
 
+    def held(self, batch: int) -> int:
+        """Entries at once: queries come in chunks (``HeadGroup``)."""
+        of_a_row = batch * self.heads * self.answering
+        return of_a_row * min(self.asking, chunk_rows(of_a_row, self.logit))
+
     def flops(self, features: int, tokens: int | None = None) -> int:
         asking, answering = (tokens or self.asking), (tokens or self.answering)
         maps = self.logit * (asking + answering) + self.rank * (asking + answering)
@@ -108,7 +114,7 @@ def cost(
         cycles=cycles,
         weight_bytes=item * weights,
         token_bytes=item * batch * tokens * features,
-        attention_bytes=item * batch * max(needed),
+        attention_bytes=item * max(g.held(batch) for g in groups),
         entries=batch * (sum(needed) + len(copies) * tokens),
         every_entry=batch * heads * tokens**2,
         flops=batch * (sum(g.flops(features) for g in groups) + 2 * counts["unit"] * features**2),

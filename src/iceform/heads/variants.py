@@ -19,6 +19,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from iceform import tuning
+from iceform.arithmetic.units import next_power_of_two
 from iceform.errors import ShapeError
 from iceform.heads.network import (
     EVERY,
@@ -117,8 +119,23 @@ class HeadGroup(nn.Module):
     def forward(
         self, queries: Float[Tensor, "*b q d"], keys: Float[Tensor, "*b k d"]
     ) -> Float[Tensor, "*b q d"]:
-        """What the heads add to the tokens that ask."""
-        return self.project(self.weights(queries, keys) @ self.values(keys))
+        """What the heads add to the tokens that ask.
+
+        Queries come in chunks, so that attention is never held for all of them. A row of attention
+        needs no other row: answers are those without chunks, to the bit where the number of
+        queries is a multiple of eight, else within the rounding of products (:func:`chunk_rows`).
+        """
+        seen, values = _mapped(keys, self.w_k).mT, self.values(keys)
+        found = [
+            torch.softmax(_mapped(some, self.w_q) @ seen, -1) @ values
+            for some in queries.split(self._at_once(keys), -2)
+        ]
+        return self.project(found[0] if len(found) == 1 else torch.cat(found, -2))
+
+    def _at_once(self, keys: Tensor) -> int:
+        """Queries of a chunk: as many as may be held, and no fewer than a logit has rows."""
+        entries = keys[..., 0].numel() * len(self.w_q)
+        return chunk_rows(entries, self.w_q.shape[1])
 
     def weights(
         self, queries: Float[Tensor, "*b q d"], keys: Float[Tensor, "*b k d"]
@@ -133,6 +150,16 @@ class HeadGroup(nn.Module):
     def project(self, looked: Float[Tensor, "*b h q r"]) -> Float[Tensor, "*b q d"]:
         """What the heads found, in the features that it is for, summed over heads."""
         return looked.transpose(-3, -2).flatten(-2) @ self.w_o.mT.flatten(0, 1)
+
+
+def chunk_rows(entries: int, least: int) -> int:
+    """Rows of a chunk, where one has so many entries: a power of two.
+
+    Libraries multiply the rows that are left over from their tiles in another order of summation.
+    With powers of two there are such rows in the last chunk alone.
+    """
+    held = max(1, tuning.ATTENTION_ENTRIES // max(1, entries))
+    return int(max(next_power_of_two(least), 1 << (held.bit_length() - 1)))
 
 
 def _mapped(tokens: Tensor, weights: Tensor) -> Tensor:
