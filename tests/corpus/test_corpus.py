@@ -24,7 +24,7 @@ def check_kept(kept: Kept, folder, said) -> None:
     torch.testing.assert_close(found, wanted, rtol=ROUNDING, atol=ROUNDING)
 
 
-def check_damage(kept: Kept, folder, name, tmp_path) -> None:
+def check_damage(kept: Kept, folder, tmp_path, name=store.WEIGHTS) -> None:
     """A flipped bit, a missing file and a field that is gone are refused."""
     copy = shutil.copytree(folder, tmp_path / "copy")
     file = copy / name
@@ -64,4 +64,4 @@ def test_a_folder_of_version_2_gives_the_same(name):
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_damaged_folder_of_version_2_is_refused(name, tmp_path):
-    check_damage(FOLDERS[name], ROOT / name, TENSORS.get(name, store.WEIGHTS), tmp_path)
+    check_damage(FOLDERS[name], ROOT / name, tmp_path, TENSORS.get(name, store.WEIGHTS))
