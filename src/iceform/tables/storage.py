@@ -53,21 +53,20 @@ def describe_table(it: Interpolant) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def table_from(config: dict[str, Any], tensors: dict[str, Tensor]) -> Interpolant:
     """The inverse of :func:`describe_table`; it is a table, and nothing that it says is proved."""
-    grid, values, edges = grid_from(config["grid"]), tensors["values"], tensors.get("edges")
+    try:
+        grid, values, edges = grid_from(config["grid"]), tensors["values"], tensors.get("edges")
+        sharpness, error = float(config["sharpness"]), float(config["error"])
+        regime, assumptions = str(config["regime"]), tuple(config["assumptions"])
+    except (KeyError, TypeError, ValueError) as broken:
+        raise IntegrityError(f"not the description of a table: {broken!r}") from None
     plain = all(t.dtype == torch.float64 and t.isfinite().all() for t in tensors.values())
     whole = values.shape == (grid.tokens,) and (edges is None or edges.dim() == 1 < len(edges))
-    if not (plain and whole and 0 < float(config["sharpness"]) < math.inf):
+    if not (plain and whole and 0 < sharpness < math.inf):
         raise IntegrityError(f"{len(values)} values and their cells are no table of {grid.tokens}")
     return Interpolant(
-        grid,
-        float(config["sharpness"]),
-        values,
-        str(config["regime"]),
-        float(config["error"]),
-        assumptions=tuple(config["assumptions"]),
-        kind="claimed",
-        edges=edges,
-    )
+        grid, sharpness, values, regime, error,
+        assumptions=assumptions, kind="claimed", edges=edges,
+    )  # fmt: skip
 
 
 def proven_for(it: Interpolant, f: ScalarFunction) -> Interpolant:
