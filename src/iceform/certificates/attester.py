@@ -152,16 +152,19 @@ class Attester(Generic[Kept]):
         seconds = tuning.REPLAY_SECONDS if self._seconds is None else self._seconds
         now = time.perf_counter()
         until = now + max(seconds, tuning.REPLAY_SHARE * (now - self._begun))
-        done = 0
+        again, done = Comparison(), 0
 
-        def counted() -> Iterator[Question]:
+        def counted(asked: Iterable[Question]) -> Iterator[Question]:
             nonlocal done
-            for kept in self._in_order():
-                for question in literally(kept):
-                    yield question
-                    done += 1
+            for question in asked:
+                yield question
+                done += 1
 
-        again = run_again(counted(), until)
+        for kept in self._in_order():
+            if again.rows and time.perf_counter() > until:
+                break  # before anything is prepared
+            asked = counted(literally(kept))
+            again = again.plus(run_again(asked, until, one_at_least=not again.rows))
         said = "" if again.rows else again.note
         found = Attestation(
             weights, expected, backend, again.rows, again.difference, again.allowed,
