@@ -89,7 +89,7 @@ def test_of_several_networks_the_row_nearest_to_its_limit_counts():
         assert found.ok is True
         unseen = [*parts[:2], part("c", 0, 0.0, 0.0)]  # nothing of it was run again
         assert Attestation.together([unseen[i] for i in order]).ok is None
-    for wrong in (part("a", 1, 2.0), part("a", 1, math.nan)):
+    for wrong in (part("a", 1, 2.0), part("a", 1, math.nan), part("a", 1, math.inf, math.inf)):
         found = Attestation.together([part("b", 1, 0.9), wrong, part("c", 1, 0.1)])
         assert not found.ok
         assert not found.within

@@ -11,7 +11,7 @@ from iceform.arithmetic.balls import balls_of
 from iceform.computer import operations  # noqa: F401 - enters the rows
 from iceform.computer.exact import Exact
 from iceform.computer.graph import Node, NodeOperation
-from iceform.computer.proofs import Balls
+from iceform.computer.proofs import Balls, UndecidedError
 from iceform.computer.ranges import Range
 from iceform.expressions.ball_tensors import BallTensor
 from iceform.expressions.formulas import Formula
@@ -162,3 +162,35 @@ def test_a_row_from_outside_is_in_the_passes():
         assert node.shown == "half"
     finally:
         del NodeOperation.table[Halved.name]
+
+
+@pytest.mark.parametrize(
+    ("op", "attr", "values"),
+    [
+        ("step", False, [0.5, 0.0]),
+        ("step", True, [0.0, -1.0]),
+        ("whole", ("nearest", 0.25), [2.0, 2.5]),
+        ("whole", ("zero", 0.25), [-0.5, 1.0]),
+    ],
+)
+def test_a_tie_is_undecided_in_balls(op, attr, values):
+    node = Node(op, (Node("data", (), True, 2, "x"),), True, 2, attr)
+    with balls_of(64), pytest.raises(UndecidedError):
+        Balls(1).compute(node, [BallTensor.of(torch.tensor([values], dtype=torch.float64))])
+
+
+def test_which_rows_keep_whole_numbers_whole_and_zeros_zero():
+    """By trial: a row that says so does, for whole numbers and for zeros beyond a vector."""
+    for case in CASES:
+        node, args = drawn(case, 2)
+        rounded = [a.round() for a in args]
+        value = node.operation.value(Exact(N), node, *rounded)
+        if node.operation.whole:
+            assert bool((value == value.round()).all()), case
+    assert not NodeOperation.table["mean"].whole
+    assert NodeOperation.table["mul"].whole
+    assert NodeOperation.table["mul"].clean(node, [True, False])
+    assert not NodeOperation.table["add"].clean(node, [True, False])
+    zero, one = (Node("constant", (), False, None, number) for number in (0.0, 1.0))
+    assert NodeOperation.table["constant"].clean(zero, [])
+    assert not NodeOperation.table["constant"].clean(one, [])

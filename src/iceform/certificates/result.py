@@ -374,7 +374,7 @@ class Attestation:
     @property
     def within(self) -> bool:
         """Whether the rows that were run again agree."""
-        return self.difference <= self.allowed
+        return self.difference <= self.allowed and math.isfinite(self.difference)
 
     def explain(self) -> str:
         """In words."""
