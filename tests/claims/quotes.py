@@ -297,7 +297,7 @@ STATED: list[tuple[str, str, str, list[str]]] = [
         ["33", "65", "129"],
     ),
     ("CHANGELOG.md", "asserted", "tests/computer", ["256", "96"]),
-    ("CONTRIBUTING.md", "asserted", "estimator_tests/test_path.py", ["27 once", "42 in"]),
+    ("CONTRIBUTING.md", "asserted", "estimator_tests/test_path.py", ["27 once", "43 in"]),
     ("docs/how_it_works.md", "defined", "where float64's exponential is 0", ["746"]),
     ("docs/export.md", "defined", "digits of a SHA-256", ["64"]),
     ("docs/comparison.md", "theirs", "Loom's opcodes, TracrBench's programs", ["22", "121"]),
