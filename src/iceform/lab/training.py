@@ -149,16 +149,6 @@ class TrainedCell:
         }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _TrainingPasses:
-    """What a step calls, as it is or compiled: as in :mod:`iceform.lab.network`, and Adam."""
-
-    embedded: Callable[..., Tensor] = embedded
-    block: Callable[..., Tensor] = block
-    answers: Callable[..., Tensor] = answers
-    adam: Callable[..., None] = field(default=lambda *given: _adam(*given))
-
-
 def _adam(
     weight: Tensor, first: Tensor, second: Tensor, gradient: Tensor, scale: Tensor, rates: Tensor,
     of_first: Tensor, of_second: Tensor,
@@ -170,6 +160,16 @@ def _adam(
     second.mul_(slow).addcmul_(gradient, gradient, value=1 - slow)
     root = (second / of_second).sqrt() + eps
     weight.sub_(rates * (first / of_first) / root)
+
+
+@dataclass(frozen=True)
+class _TrainingPasses:
+    """What a step calls, as it is or compiled: as in :mod:`iceform.lab.network`, and Adam."""
+
+    embedded: Callable[..., Tensor] = embedded
+    block: Callable[..., Tensor] = block
+    answers: Callable[..., Tensor] = answers
+    adam: Callable[..., None] = _adam
 
 
 def _passes(backend: str, precision: str, device: torch.device) -> _TrainingPasses:
@@ -321,6 +321,11 @@ class _TrainingStack:
             flat = (t.view(len(t), -1) for t in state)
             gradient = gradients[name].reshape(len(weight), -1)
             self.passes.adam(*flat, gradient, scale[:, None], rates[:, None], *divisors)
+
+    def step_done(self) -> None:
+        """Wait for the device."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     @torch.no_grad()
     def errors(self) -> Tensor:
@@ -493,7 +498,7 @@ def _groups(
 
 
 def _identity(plan: TrainingPlan, cells: Sequence[tuple[TrainingStart, float, int]]) -> str:
-    """A digest of everything that a stack's result depends on, the device aside."""
+    """A digest of everything that a stack's result depends on, but for what computes it."""
     named = [(s.name, s.circuit_only, s.looped, lr, seed) for s, lr, seed in cells]
     said = json.dumps([asdict(plan), named], sort_keys=True)
     return sha256(said.encode()).hexdigest()[:16]
