@@ -23,7 +23,7 @@ def kept():
 
 def test_the_kept_file_is_of_the_experiment_as_it_stands(kept):
     assert kept["experiment"] == json.loads(json.dumps(dataclasses.asdict(SMALL)))
-    seeds = range(SMALL.seeds)
+    seeds = SMALL.each_seed
     crossed = [(start, lr, seed) for start in SMALL.starts for lr in SMALL.lr for seed in seeds]
     assert [(c["start"], c["lr"], c["seed"]) for c in kept["cells"]] == crossed
     for cell in kept["cells"]:
@@ -59,7 +59,7 @@ def test_the_large_experiments_are_crossed_as_they_should_be():
     for name, dim, seeds in (("d5", 5, 5), ("d10", 10, 3)):
         experiment = EXPERIMENTS[name]
         assert (experiment.plan.shape.dim, experiment.seeds) == (dim, seeds)
-        assert len(experiment.lr) == 3
+        assert len(experiment.lr) >= 2
         assert set(experiment.starts) == {
             "random", "compiled", "copy head", "shuffled", "circuit only", "looped", "random looped"
         }  # fmt: skip
@@ -68,9 +68,10 @@ def test_the_large_experiments_are_crossed_as_they_should_be():
 
 @pytest.mark.slow
 def test_a_study_is_run_by_one_command_and_read_when_it_is_finished(tmp_path):
-    path = run("small", tmp_path, steps=2)
+    short = dataclasses.replace(SMALL, plan=dataclasses.replace(SMALL.plan, steps=2))
+    path = run("small", tmp_path, short)
     first = store.read_json(path, KIND)
     assert set(first["tables"]) >= {"ends", "transplant", "probe_w", "nearest", "shifted", "line"}
-    run("small", tmp_path, steps=2)
+    run("small", tmp_path, short)
     again = store.read_json(path, KIND)
     assert first["cells"] == again["cells"]

@@ -37,9 +37,11 @@ from iceform.lab.shape import GPT2Shape
 from iceform.lab.starts import STARTS, TrainingStart
 from iceform.lab.tables import LabTable
 from iceform.lab.tasks import TASKS, InContextTask
-from iceform.lab.training import TrainedCell, TrainingPlan, train
+from iceform.lab.training import BACKENDS, PRECISIONS, TrainedCell, TrainingPlan, train
 
 __all__ = [
+    "BACKENDS",
+    "PRECISIONS",
     "SHIFTS",
     "STARTS",
     "TASKS",

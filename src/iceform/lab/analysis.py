@@ -4,6 +4,9 @@ r"""What networks do, side by side: errors, distances, probes, transplants.
 would hold there (weights, or the prediction), fitted on half of the prompts; its penalty is the
 best of a few on a quarter, and R^2 is of the last quarter.
 
+**Where.** Prompts are drawn on the CPU and go to the networks' device, which does all the rest:
+``{name: network.to("cuda")}``.
+
 **Transplant.** Contexts 1 and 2 (Bayes' weights w1, w2), queries q and q'. What changes in the
 state of the token q from context 1 to 2 is added to the state of the token q' in context 1. If that
 state holds weights, the answer moves by (w2 - w1) . q'; if it holds a prediction, by (w2 - w1) . q.
@@ -62,7 +65,9 @@ def _prompts(
     if task.dim != shape.dim:
         raise ShapeError(f"the task has dim {task.dim}, the networks {shape.dim}")
     source = torch.Generator().manual_seed(seed)
-    return task.draw(check_size("prompts", count), examples or shape.examples, source)
+    drawn = task.draw(check_size("prompts", count), examples or shape.examples, source)
+    device = next(iter(networks.values())).tensors["wte.weight"].device
+    return Examples(*(t.to(device) for t in drawn))
 
 
 @torch.no_grad()
@@ -298,7 +303,7 @@ def _probed(state: Tensor, target: Tensor) -> float:
     inputs = (state - state[:half].mean(0)) / spread
     middle = target[:half].mean(0)
     a, b = inputs[:half], target[:half] - middle
-    eye = torch.eye(a.shape[1], dtype=a.dtype)
+    eye = torch.eye(a.shape[1], dtype=a.dtype, device=a.device)
     maps = [torch.linalg.solve(a.T @ a + half * 10**p * eye, a.T @ b) for p in range(-6, 1)]
 
     def score(fitted: Tensor, rows: slice) -> float:

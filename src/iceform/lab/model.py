@@ -176,6 +176,11 @@ class TrainableNetwork:
         """The same with other weights: what training made of it."""
         return replace(self, tensors=dict(tensors), name=name)
 
+    def to(self, device: str | torch.device) -> TrainableNetwork:
+        """The same on a device, for prompts that are there."""
+        moved = {name: t.to(device) for name, t in self.tensors.items()}
+        return replace(self, tensors=moved)
+
     # ------------------------------------------------------------------------------------- files
 
     def to_transformers(self) -> Any:

@@ -5,8 +5,13 @@ Adam that it would take alone: with its own rate, its own clipped gradient, its 
 step's prompts are a function of (seed, step), so that the state of a run is its step, its weights
 and Adam's moments; a run that was killed goes on from its last checkpoint to the same bits.
 
-Rates rise over the first 32nd of the steps and fall linearly to 0 over the last quarter. Everything
-is done by torch's own kernels, on whatever device is named; there is no CUDA graph.
+Rates rise over the first 32nd of the steps and fall linearly to 0 over the last quarter.
+
+**Speed.** What a step computes is the same everywhere; ``backend`` and ``precision`` say by what.
+"compiled" has ``torch.compile`` fuse the layers and Adam, "triton" also takes attention from
+:mod:`iceform.lab.attention`. Neither is chosen, or given up, without being told. "tf32" has a GPU
+round the factors of the products of training to 10 bits; held-out errors and all analyses are
+float32 in any case. The host waits for the device only where errors are measured.
 """
 
 from __future__ import annotations
@@ -14,7 +19,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -23,14 +30,17 @@ import torch
 from torch import Tensor
 
 from iceform import store
-from iceform.errors import BoundError, IntegrityError, ProgramError, ShapeError
+from iceform.errors import BoundError, DeviceError, IntegrityError, ProgramError, ShapeError
 from iceform.lab.model import TrainableNetwork
-from iceform.lab.network import embedded, run, stacked
+from iceform.lab.network import Attention, answers, block, embedded, of_layer, run, stacked
 from iceform.lab.shape import GPT2Shape
 from iceform.lab.starts import TrainingStart, start_named
 from iceform.lab.tasks import Examples, InContextTask
-from iceform.validation import check_positive, check_size
+from iceform.run.primitives import has_triton
+from iceform.validation import check_choice, check_positive, check_size
 
+BACKENDS = ("plain", "compiled", "triton")
+PRECISIONS = {"float32": "highest", "tf32": "high"}  # and what torch calls them
 _ADAM = torch.optim.Adam([torch.zeros(1)]).defaults  # torch's own betas and epsilon
 _STATE, _RESULT = "lab checkpoint", "lab result"
 Progress = Callable[[int, int], None]  # steps done, steps in all
@@ -139,13 +149,82 @@ class TrainedCell:
         }  # fmt: skip
 
 
+def _adam(
+    weight: Tensor, first: Tensor, second: Tensor, gradient: Tensor, scale: Tensor, rates: Tensor,
+    of_first: Tensor, of_second: Tensor,
+) -> None:  # fmt: skip
+    """A step in place, of (networks, n) weights with moments, scaled gradients and rates."""
+    (fast, slow), eps = _ADAM["betas"], _ADAM["eps"]
+    gradient = gradient * scale
+    first.mul_(fast).add_(gradient, alpha=1 - fast)
+    second.mul_(slow).addcmul_(gradient, gradient, value=1 - slow)
+    root = (second / of_second).sqrt() + eps
+    weight.sub_(rates * (first / of_first) / root)
+
+
+@dataclass(frozen=True)
+class _TrainingPasses:
+    """What a step calls, as it is or compiled: as in :mod:`iceform.lab.network`, and Adam."""
+
+    embedded: Callable[..., Tensor] = embedded
+    block: Callable[..., Tensor] = block
+    answers: Callable[..., Tensor] = answers
+    adam: Callable[..., None] = _adam
+
+
+def _passes(backend: str, precision: str, device: torch.device) -> _TrainingPasses:
+    check_choice("backend", backend, BACKENDS)
+    check_choice("precision", precision, PRECISIONS)
+    if precision == "tf32" and device.type != "cuda":
+        raise DeviceError(
+            f"precision='tf32' is of CUDA devices, not of {device}; leave it at float32"
+        )
+    if backend == "plain":
+        return _TrainingPasses()
+    attention: Attention | None = None
+    if backend == "triton":
+        if not has_triton():
+            raise DeviceError("backend='triton' needs Triton; use backend='compiled'")
+        from iceform.lab.attention import short_attention
+
+        attention = partial(short_attention, tf32=precision == "tf32")
+
+    def whole(own: Mapping[str, Tensor], shape: GPT2Shape, h: Tensor) -> Tensor:
+        return block(own, shape, h, attention)
+
+    # A layer is compiled once for all layers, and Adam for tensors of any size.
+    return _TrainingPasses(
+        torch.compile(embedded, fullgraph=True, dynamic=False),
+        torch.compile(whole, fullgraph=True, dynamic=False),
+        torch.compile(answers, fullgraph=True, dynamic=False),
+        torch.compile(_adam, fullgraph=True, dynamic=True),
+    )
+
+
+@contextmanager
+def _products_in(precision: str) -> Iterator[None]:
+    """torch's setting for float32 products, put back afterwards."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(PRECISIONS[precision])
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 class _TrainingStack:
     """Networks that are stepped together, with Adam's moments."""
 
     def __init__(
-        self, plan: TrainingPlan, cells: Sequence[tuple[TrainingStart, float, int]], device: str
+        self,
+        plan: TrainingPlan,
+        cells: Sequence[tuple[TrainingStart, float, int]],
+        device: str,
+        backend: str = "plain",
+        precision: str = "float32",
     ) -> None:
         self.plan, self.cells, self.device = plan, cells, torch.device(device)
+        self.precision, self.passes = precision, _passes(backend, precision, self.device)
         self.networks = [start.make(seed) for start, _, seed in cells]
         for network in self.networks:
             if network.shape != plan.shape:
@@ -155,14 +234,28 @@ class _TrainingStack:
         self.moments = {n: torch.zeros_like(t) for n, t in self.weights.items()}
         self.squares = {n: torch.zeros_like(t) for n, t in self.weights.items()}
         self.rates = torch.tensor([lr for _, lr, _ in cells], device=self.device)
+        self.schedule = self._schedule()
         self.seeds = sorted({seed for *_, seed in cells})
-        self.of_seed = [self.seeds.index(seed) for *_, seed in cells]
+        self.of_seed = self._index([self.seeds.index(seed) for *_, seed in cells])
         self.step = 0
         self.curve: list[list[Any]] = []
         self.masks = self._masks()
-        self.looped = [i for i, (start, *_) in enumerate(cells) if start.looped]
+        self.looped = self._index([i for i, (start, *_) in enumerate(cells) if start.looped])
         x, y, clean, _ = plan.held_out_prompts()
         self.held_out = tuple(t.to(self.device) for t in (x, y, clean))
+
+    def _index(self, chosen: list[int]) -> Tensor:
+        """On the device, so that nothing waits for it."""
+        return torch.tensor(chosen, dtype=torch.long, device=self.device)
+
+    def _schedule(self) -> Tensor:
+        """By step: the share of the rates, and what Adam's two means are divided by."""
+        fast, slow = _ADAM["betas"]
+        each = [
+            (self.plan.rate(step), 1 - fast ** (step + 1), 1 - slow ** (step + 1))
+            for step in range(self.plan.steps)
+        ]
+        return torch.tensor(each, dtype=torch.float64).float().to(self.device)
 
     def _masks(self) -> dict[str, Tensor] | None:
         if not any(start.circuit_only for start, *_ in self.cells):
@@ -178,16 +271,26 @@ class _TrainingStack:
     def answers(self, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         return run(weights, self.plan.shape, embedded(weights, self.plan.shape, x, y))
 
+    def _prompts(self) -> Iterator[Tensor]:
+        """x and y of the step for every network: each seed's are drawn and moved once."""
+        drawn = [self.plan.prompts(seed, self.step) for seed in self.seeds]
+        for each in ([d.x for d in drawn], [d.y for d in drawn]):
+            together = torch.stack(each)
+            if self.device.type == "cuda":
+                together = together.pin_memory().to(self.device, non_blocking=True)
+            yield together[self.of_seed]
+
     def advance(self) -> None:
         """One step of Adam for every network."""
-        drawn = [self.plan.prompts(seed, self.step) for seed in self.seeds]
-        x, y = (
-            torch.stack([getattr(drawn[i], name) for i in self.of_seed]).to(self.device)
-            for name in ("x", "y")
-        )
+        x, y = self._prompts()
         leaves = {name: t.detach().requires_grad_() for name, t in self.weights.items()}
-        losses = (self.answers(leaves, x, y) - y).square().mean((1, 2))
-        found = torch.autograd.grad(losses.sum(), list(leaves.values()))
+        shape = self.plan.shape
+        with _products_in(self.precision):
+            h = self.passes.embedded(leaves, shape, x, y)
+            for layer in range(shape.layers):
+                h = self.passes.block(of_layer(leaves, layer), shape, h)
+            losses = (self.passes.answers(leaves, shape, h) - y).square().mean((1, 2))
+            found = torch.autograd.grad(losses.sum(), list(leaves.values()))
         gradients = dict(zip(leaves, found, strict=True))
         with torch.no_grad():
             self._constrain(gradients)
@@ -201,7 +304,7 @@ class _TrainingStack:
         if self.masks is not None:
             for name, gradient in gradients.items():
                 gradient.mul_(self.masks[name])
-        if self.looped:
+        if len(self.looped):
             tied = range(1, self.plan.shape.layers - 1)
             for name in [n.removeprefix("h.1.") for n in gradients if n.startswith("h.1.")]:
                 each = [gradients[f"h.{layer}.{name}"] for layer in tied]
@@ -211,16 +314,18 @@ class _TrainingStack:
 
     def _update(self, gradients: Mapping[str, Tensor], scale: Tensor) -> None:
         """Adam with a rate for every network."""
-        (fast, slow), eps = _ADAM["betas"], _ADAM["eps"]
-        rates = self.rates * self.plan.rate(self.step)
+        share, *divisors = self.schedule[self.step]
+        rates = self.rates * share
         for name, weight in self.weights.items():
-            each = (-1,) + (1,) * (weight.ndim - 1)
-            gradient = gradients[name] * scale.view(each)
-            first = self.moments[name].mul_(fast).add_(gradient, alpha=1 - fast)
-            second = self.squares[name].mul_(slow).addcmul_(gradient, gradient, value=1 - slow)
-            mean = first / (1 - fast ** (self.step + 1))
-            root = (second / (1 - slow ** (self.step + 1))).sqrt() + eps
-            weight.sub_(rates.view(each) * mean / root)
+            state = weight, self.moments[name], self.squares[name]
+            flat = (t.view(len(t), -1) for t in state)
+            gradient = gradients[name].reshape(len(weight), -1)
+            self.passes.adam(*flat, gradient, scale[:, None], rates[:, None], *divisors)
+
+    def step_done(self) -> None:
+        """Wait for the device."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     @torch.no_grad()
     def errors(self) -> Tensor:
@@ -285,6 +390,8 @@ def train(
     device: str = "cpu",
     together: int | None = None,
     every: float = 60,
+    backend: str = "plain",
+    precision: str = "float32",
     progress: Progress | None = None,
 ) -> list[TrainedCell]:
     """Train every start with every rate and seed.
@@ -307,7 +414,12 @@ def train(
     together
         Networks in a stack; None: all on a GPU, and those of one seed on a CPU.
     every
-        Seconds between checkpoints.
+        Seconds between checkpoints; there is one at the end in any case.
+    backend
+        "plain" is torch's own kernels; "compiled" has ``torch.compile`` fuse them; "triton" also
+        has a kernel for attention. Compiling takes about a minute and pays on a GPU.
+    precision
+        Of the products of training: "float32", or on a GPU "tf32". Errors are float32's.
     progress
         Called with the steps done and the steps in all.
 
@@ -320,6 +432,8 @@ def train(
     ------
     BoundError
         If a network's error is no longer a number.
+    DeviceError
+        If the backend or the precision is none of the device.
     IntegrityError
         If the folder holds checkpoints of another training.
     """
@@ -333,7 +447,7 @@ def train(
     groups = list(_groups(cells, together, device))
     out: list[TrainedCell] = []
     for number, group in enumerate(groups):
-        stack = _TrainingStack(plan, group, device)
+        stack = _TrainingStack(plan, group, device, backend, precision)
         path, identity = None, _identity(plan, group)
         if folder is not None:
             path = Path(folder) / f"{identity}.safetensors"
@@ -384,7 +498,7 @@ def _groups(
 
 
 def _identity(plan: TrainingPlan, cells: Sequence[tuple[TrainingStart, float, int]]) -> str:
-    """A digest of everything that a stack's result depends on, the device aside."""
+    """A digest of everything that a stack's result depends on, but for what computes it."""
     named = [(s.name, s.circuit_only, s.looped, lr, seed) for s, lr, seed in cells]
     said = json.dumps([asdict(plan), named], sort_keys=True)
     return sha256(said.encode()).hexdigest()[:16]
