@@ -16,15 +16,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
-import random
 import subprocess
 import sys
 import tempfile
 import time
+from argparse import Namespace
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
+from functools import partial
+from itertools import count
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +38,15 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from benchmarks.text_speed import gpu_speed
 from iceform.computer.library import EXAMPLES
 from iceform.errors import IceformError, ProgramError
 from iceform.targets.checking import kernels
 from iceform.targets.text import TEXTS, AlgorithmText, text_of
-from iceform.targets.text.campaign import Campaign, forced, generated, random_text
+from iceform.targets.text.campaign import Campaign, DrawnRun, drawn_runs, forced, generated
 from iceform.targets.text.interpreter import TextRun
 from iceform.targets.text.machine import TextComputer
+from iceform.targets.text.words import TextSizes
 
 __all__ = ["campaign", "main"]
 
@@ -54,38 +62,59 @@ def versions() -> dict[str, str]:
             "python": platform.python_version(), "processor": platform.machine()}  # fmt: skip
 
 
+def processor(device: torch.device | str) -> str:
+    """The name of what computes."""
+    device = torch.device(device)
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
 # ------------------------------------------------------------------------------ random programs
 
 
 def drawn(
-    computer: TextComputer, seed: int, batch: int, length: tuple[int, int], skip: int
-) -> Iterator[list[TextRun]]:
-    """Batches of random programs without end, from one on; each depends on seed and number.
+    sizes: TextSizes, seed: int, batch: int, length: tuple[int, int], skip: int, workers: int
+) -> Iterator[list[DrawnRun]]:
+    """Batches of random programs without end, after so many; each depends on seed and number.
 
-    Programs are left out that take fewer or more tokens with their run than ``length`` says.
+    ``workers`` processes draw and interpret ahead; what they draw does not depend on their number.
     """
-    block = skip // DRAWN
-    while True:
-        draw = random.Random(f"{seed} {block}")
-        runs: list[TextRun] = []
-        while len(runs) < batch * DRAWN:
-            run = computer.check(random_text(computer.sizes, draw))
-            runs += [run] * (length[0] <= run.tokens <= length[1])
-        runs.sort(key=lambda run: run.tokens)
+    blocks = count(skip // DRAWN)
+    draw = partial(_block, sizes, seed, batch * DRAWN, length)
+    for block, runs in enumerate(_ahead(draw, blocks, workers), skip // DRAWN):
         for number in range(DRAWN):
             if block * DRAWN + number >= skip:
                 yield runs[number * batch : (number + 1) * batch]
-        block += 1
 
 
-Compare = Callable[[PreTrainedModel, list[TextRun], Campaign], None]
+def _block(
+    sizes: TextSizes, seed: int, programs: int, length: tuple[int, int], block: int
+) -> list[DrawnRun]:
+    return drawn_runs(sizes, f"{seed} {block}", programs, length)
 
 
-def campaign(
-    computer: TextComputer, compare: Compare, tokens: int, batch: int, length: tuple[int, int],
-    seed: int, device: str, out: Path,
-) -> Campaign:  # fmt: skip
+def _ahead(
+    draw: Callable[[int], list[DrawnRun]], blocks: Iterator[int], workers: int
+) -> Iterator[list[DrawnRun]]:
+    """What is drawn for each number, in order."""
+    if not workers:
+        yield from map(draw, blocks)
+        return
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        waiting = deque(pool.submit(draw, next(blocks)) for _ in range(workers + 2))
+        try:
+            while True:
+                yield waiting.popleft().result()
+                waiting.append(pool.submit(draw, next(blocks)))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+Compare = Callable[[PreTrainedModel, list[DrawnRun], Campaign], None]
+
+
+def campaign(computer: TextComputer, compare: Compare, asked: Namespace, out: Path) -> Campaign:
     """Random programs until the file holds so many tokens; written after every batch."""
+    length, batch, seed = (asked.shortest, asked.longest), asked.batch, asked.seed
     head = {"machine": repr(computer), "weights_sha256": computer.digest, "batch": batch,
             "shortest": length[0], "longest": length[1], "seed": seed}  # fmt: skip
     found, done, seconds = Campaign(), 0, 0.0
@@ -94,13 +123,15 @@ def campaign(
         if {k: kept.get(k, 0) for k in head} != head:
             raise SystemExit(f"{out} is of other weights, batches or seed; move it away")
         found, done, seconds = Campaign(**kept["found"]), kept["batches"], kept["seconds"]
-    network: Any = computer.model().to(device)  # type: ignore[arg-type]
-    batches = drawn(computer, seed, batch, length, done)
-    while found.tokens < tokens:
+    print(head, flush=True)
+    network: Any = computer.model().to(asked.device)  # type: ignore[arg-type]
+    batches = drawn(computer.sizes, seed, batch, length, done, asked.workers)
+    started = time.perf_counter()
+    while found.tokens < asked.tokens and time.perf_counter() - started < asked.seconds:
         began = time.perf_counter()
         compare(network, next(batches), found)
         done, seconds = done + 1, seconds + time.perf_counter() - began
-        content = {**head, **versions(), "device": str(network.device), "batches": done,
+        content = {**head, **versions(), "device": processor(network.device), "batches": done,
                    "seconds": round(seconds, 2), "found": asdict(found)}  # fmt: skip
         out.write_text(json.dumps(content, indent=1))
         print(found.explain(), flush=True)
@@ -222,6 +253,8 @@ def main() -> None:
     parser.add_argument("--shortest", type=int, default=0, help="tokens of a program and run")
     parser.add_argument("--longest", type=int, default=4096, help="the same, at most")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="no batch begins later")
+    parser.add_argument("--workers", type=int, default=0, help="processes that draw programs ahead")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--float64", action="store_true", help="the library's machine")
     parser.add_argument("--architecture", choices=("gpt2", "llama"), default="gpt2")
@@ -233,22 +266,16 @@ def main() -> None:
     computer = TextComputer.library() if asked.float64 else TextComputer()
     if asked.architecture != "gpt2":
         computer = TextComputer(architecture=asked.architecture)
+    if asked.command == "speed" and asked.device.startswith("cuda"):
+        head = {"machine": repr(computer), "weights_sha256": computer.digest, **versions()}
+        raise SystemExit(bool(gpu_speed(computer, head, asked.device, asked.seconds, out)))
     if asked.command == "speed":
         speed(computer, 48, asked.device, out)
         return
     compare = forced if asked.command == "forced" else generated
-    found = campaign(
-        computer,
-        compare,
-        asked.tokens,
-        asked.batch,
-        (asked.shortest, asked.longest),
-        asked.seed,
-        asked.device,
-        out,
-    )
-    for text in found.failed[:3]:
-        print(repr(text))
+    found = campaign(computer, compare, asked, out)
+    for prompt in found.failed[:3]:
+        print(" ".join(computer.sizes.words[token].text for token in prompt))
     raise SystemExit(1 if found.wrong else 0)
 
 

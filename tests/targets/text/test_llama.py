@@ -2,7 +2,6 @@
 
 import json
 import math
-import random
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ import torch
 import iceform as ice
 from iceform.errors import IceformError
 from iceform.targets.text import TextComputer
-from iceform.targets.text.campaign import Campaign, forced, random_text
+from iceform.targets.text.campaign import Campaign, drawn_run, drawn_runs, forced
 from iceform.targets.text.proof.rotary import ANGLE
 from iceform.targets.text.rotary import SPEEDS
 from tests.targets.alone import alone
@@ -31,9 +30,8 @@ def network(llama):
 
 
 def test_random_programs_token_for_token(llama, network):
-    draw, found = random.Random(5), Campaign()
-    runs = [llama.check(random_text(llama.sizes, draw)) for _ in range(12)]
-    runs.sort(key=lambda run: run.tokens)
+    found = Campaign()
+    runs = drawn_runs(llama.sizes, "5", 12, (0, llama.sizes.positions))
     for start in range(0, len(runs), 4):
         forced(network, runs[start : start + 8], found)
     assert found.tokens > 300
@@ -225,11 +223,11 @@ def test_a_mutant_writes_something_else(llama, name):
     MUTANTS[name](llama, tensors)
     mutant = llama.model()
     mutant.load_state_dict(tensors)
-    draw, found = random.Random(7), Campaign()
-    runs = [llama.check(random_text(llama.sizes, draw)) for _ in range(24)]
+    found = Campaign()
+    runs = drawn_runs(llama.sizes, "7", 24, (0, llama.sizes.positions))
     form = llama.sizes.format
     ties = "\n".join(f"{k}: c = {form.word(2 * k + 1)} * 0.5" for k in range(1, 16))
-    forced(mutant, [*runs, llama.check(f"{ties} goto end")], found)
+    forced(mutant, [*runs, drawn_run(llama.check(f"{ties} goto end"))], found)
     assert found.wrong > 0
 
 

@@ -11,7 +11,7 @@ import torch
 import iceform as ice
 from iceform.errors import IceformError
 from iceform.targets.text import TEXTS, TextComputer
-from iceform.targets.text.campaign import Campaign, forced, random_text
+from iceform.targets.text.campaign import Campaign, drawn_run, drawn_runs, forced
 from iceform.targets.text.features import TextFeatures
 from iceform.targets.text.proof.stream import MEAN, NORM, ROOT
 from tests.targets.alone import alone
@@ -40,9 +40,8 @@ def network(small):
 
 
 def _campaign(computer, network, count, seed):
-    draw, found = random.Random(seed), Campaign()
-    runs = [computer.check(random_text(computer.sizes, draw)) for _ in range(count)]
-    runs.sort(key=lambda run: run.tokens)
+    found = Campaign()
+    runs = drawn_runs(computer.sizes, str(seed), count, (0, computer.sizes.positions))
     for start in range(0, count, 8):
         forced(network, runs[start : start + 8], found)
     return found
@@ -95,7 +94,7 @@ def test_results_at_ties_and_beyond_the_range(small, network, operation):
     for start in range(0, len(pairs), 15):
         lines = [f"{k + 1}: c = {a} {operation} {b}" for k, (a, b) in
                  enumerate(pairs[start : start + 15])]  # fmt: skip
-        runs.append(small.check("\n".join(lines) + " goto end"))
+        runs.append(drawn_run(small.check("\n".join(lines) + " goto end")))
     forced(network, runs, found)
     assert found.wrong == 0, found.failed
 
@@ -107,7 +106,7 @@ def test_every_function_of_a_literal_and_of_a_variable(small, network):
     for f in FUNCTIONS:
         words = [draw.choice(small.sizes.format.words) for _ in range(6)]
         lines = [f"{k + 1}: b = {f}({w})" for k, w in enumerate(words)]
-        runs.append(small.check("\n".join([*lines, f"7: b = {f}(b) goto end"])))
+        runs.append(drawn_run(small.check("\n".join([*lines, f"7: b = {f}(b) goto end"]))))
     forced(network, runs, found)
     assert found.wrong == 0, found.failed
 
@@ -123,7 +122,8 @@ def test_a_table_of_ones_own_at_halves_and_beyond_its_ends(small, network):
         lines = []
         for w in words[start : start + 10]:
             lines += [f"{len(lines) + 1}: s = {w}", f"{len(lines) + 2}: r = A(s) + A(r)"]
-        runs.append(small.check("\n".join(lines) + f" goto end\nA = [{table}] r = 1"))
+        text = "\n".join(lines) + f" goto end\nA = [{table}] r = 1"
+        runs.append(drawn_run(small.check(text)))
     forced(network, runs, found)
     assert found.wrong == 0, found.failed
 
@@ -318,8 +318,7 @@ def test_norms_are_as_taken_for_granted(small, network):
         seen.append(out.double().flatten(0, 1))
 
     hooks = [b.ln_1.register_forward_hook(look) for b in network.transformer.h]
-    run = small.check(random_text(small.sizes, random.Random(11)))
-    forced(network, [run], Campaign())
+    forced(network, drawn_runs(small.sizes, "11", 1, (0, small.sizes.positions)), Campaign())
     for hook in hooks:
         hook.remove()
     out = torch.cat(seen)
@@ -426,12 +425,11 @@ def test_a_mutant_writes_something_else(small, name):
     MUTANTS[name](small, tensors)
     mutant = small.model()
     mutant.load_state_dict(tensors)
-    draw = random.Random(7)
-    runs = [small.check(random_text(small.sizes, draw)) for _ in range(24)]
+    runs = drawn_runs(small.sizes, "7", 24, (0, small.sizes.positions))
     form = small.sizes.format
     ties = "\n".join(f"{k}: c = {form.word(2 * k + 1)} * 0.5" for k in range(1, 16))
     found = Campaign()
-    forced(mutant, [*runs, small.check(f"{ties} goto end")], found)
+    forced(mutant, [*runs, drawn_run(small.check(f"{ties} goto end"))], found)
     assert found.wrong > 0
 
 

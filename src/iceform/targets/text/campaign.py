@@ -13,9 +13,10 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from iceform.targets.checking import kernels
-from iceform.targets.text.interpreter import TextRun
+from iceform.targets.text.interpreter import TextRun, check
 from iceform.targets.text.words import FUNCTIONS, PAIRS, TESTS, TextSizes
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class Campaign:
     tokens: int = 0
     wrong: int = 0
     margin: float | None = None  # least lead of a right word; generate() does not say it
-    failed: list[str] = field(default_factory=list)
+    failed: list[list[int]] = field(default_factory=list)  # their prompts, in tokens
 
     def explain(self) -> str:
         """In one line."""
@@ -154,56 +155,109 @@ class Campaign:
         return f"programs {self.programs:,}, tokens {self.tokens:,}, wrong {self.wrong:,}{least}"
 
 
-def forced(network: PreTrainedModel, runs: list[TextRun], found: Campaign) -> None:
-    """Read runs in one pass and count the words that the network would not have written."""
-    rows = [_tokens(run) for run in runs]
-    widest = max(map(len, rows))
-    padded = torch.tensor([row + [0] * (widest - len(row)) for row in rows], device=network.device)
+@dataclass(frozen=True)
+class DrawnRun:
+    """Tokens of a prompt and its run, and how many of them the run is."""
+
+    tokens: tuple[int, ...]
+    count: int
+
+    @property
+    def prompt(self) -> list[int]:
+        """What the network is given."""
+        return list(self.tokens[: -self.count])
+
+    @property
+    def run(self) -> list[int]:
+        """What it should write."""
+        return list(self.tokens[-self.count :])
+
+
+def drawn_run(run: TextRun) -> DrawnRun:
+    """A run in tokens, with the prefix that the tokenizer puts before its text."""
+    sizes = run.program.sizes
+    words = (*sizes.prefix, *run.program.words, "[1]", *run.words)
+    return DrawnRun(tuple(sizes.ids[word] for word in words), len(run.words))
+
+
+def drawn_runs(sizes: TextSizes, seed: str, count: int, length: tuple[int, int]) -> list[DrawnRun]:
+    """So many random programs, run by the interpreter; they depend on the seed alone.
+
+    Programs are left out that take fewer or more tokens with their run than ``length`` says. The
+    shortest come first, so that neighbours in a batch end together.
+    """
+    draw = random.Random(seed)
+    found: list[DrawnRun] = []
+    while len(found) < count:
+        run = check(sizes, random_text(sizes, draw))
+        if length[0] <= run.tokens <= length[1]:
+            found.append(drawn_run(run))
+    return sorted(found, key=lambda run: len(run.tokens))
+
+
+def forced(
+    network: PreTrainedModel, runs: list[DrawnRun], found: Campaign, at_once: int = 1 << 14
+) -> None:
+    """Read runs in one pass and count the words that the network would not have written.
+
+    The scores of all words are held of so many positions ``at_once``.
+    """
+    widest = max(len(run.tokens) for run in runs)
+    rows = [[*run.tokens, *[0] * (widest - len(run.tokens))] for run in runs]
+    places = [(k, len(run.tokens) - run.count + t) for k, run in enumerate(runs)
+              for t in range(run.count)]  # fmt: skip
+    padded = torch.tensor(rows, device=network.device)
+    row, at = torch.tensor(places, device=network.device).T
     with torch.no_grad(), kernels(network.device):
-        hidden = network.base_model(
+        states = network.base_model(
             padded, attention_mask=torch.ones_like(padded), use_cache=False
         ).last_hidden_state
-        for run, row, states in zip(runs, rows, hidden, strict=True):
-            count = len(run.words)
-            logits = network.lm_head(states[len(row) - count - 1 : len(row) - 1]).double()
-            wanted = torch.tensor(row[-count:], device=network.device)[:, None]
-            lead = logits.gather(1, wanted)[:, 0]
-            lead -= logits.scatter(1, wanted, -torch.inf).max(1).values
-            wrong = int((~(lead > 0)).sum())
-            found.programs, found.tokens = found.programs + 1, found.tokens + count
-            least = float(lead.min())
-            found.margin = least if found.margin is None else min(found.margin, least)
-            found.wrong += wrong
-            if wrong:
-                found.failed.append("\n".join(run.program.words))
+        leads = [
+            _lead(network.lm_head(states[rows_, at_ - 1]), padded[rows_, at_])
+            for rows_, at_ in zip(row.split(at_once), at.split(at_once), strict=True)
+        ]
+    lead = torch.cat(leads)
+    bad = ~(lead > 0)  # so is one that is not a number
+    found.programs, found.tokens = found.programs + len(runs), found.tokens + len(lead)
+    found.wrong += int(bad.sum())
+    least = float(lead.min())
+    found.margin = least if found.margin is None else min(found.margin, least)
+    for number in sorted(set(row[bad].tolist())):
+        found.failed.append(runs[number].prompt)
 
 
-def generated(network: PreTrainedModel, runs: list[TextRun], found: Campaign) -> None:
+def _lead(logits: Tensor, wanted: Tensor) -> Tensor:
+    """By how much the wanted word's score is above every other one, exactly."""
+    right = logits.gather(1, wanted[:, None])[:, 0].double()
+    return right - logits.scatter_(1, wanted[:, None], -torch.inf).max(1).values.double()
+
+
+def generated(network: PreTrainedModel, runs: list[DrawnRun], found: Campaign) -> None:
     """Run texts at once by plain ``generate()`` and count the words that are not the run's."""
-    rows = [_tokens(run) for run in runs]
-    prompts = [row[: -len(run.words)] for row, run in zip(rows, runs, strict=True)]
-    widest = max(map(len, prompts))
-    pad = network.generation_config.pad_token_id
+    with kernels(network.device):
+        made = decoded(network, runs, max_length=_widest(runs) + max(run.count for run in runs))
+    found.programs += len(runs)
+    for run, written in zip(runs, made, strict=True):
+        wrong = sum(a != b for a, b in zip_longest(run.run, written[: run.count]))
+        found.tokens, found.wrong = found.tokens + run.count, found.wrong + wrong
+        if wrong:
+            found.failed.append(run.prompt)
+
+
+def decoded(network: PreTrainedModel, runs: list[DrawnRun], **settings: Any) -> list[list[int]]:
+    """What ``generate()`` writes after the prompts at once, padded on the left."""
+    pad, widest = network.generation_config.pad_token_id, _widest(runs)
+    prompts = [run.prompt for run in runs]
     asked = torch.tensor([[pad] * (widest - len(row)) + row for row in prompts])
     mask = torch.tensor([[0] * (widest - len(row)) + [1] * len(row) for row in prompts])
     generate: Any = network.generate
-    with torch.no_grad(), kernels(network.device):
+    with torch.no_grad():
         made = generate(
-            asked.to(network.device), attention_mask=mask.to(network.device),
-            max_length=widest + max(len(run.words) for run in runs),
-        )  # fmt: skip
-    for run, row, written in zip(runs, rows, made[:, widest:].tolist(), strict=True):
-        wanted = row[-len(run.words) :]
-        count = len(wanted)
-        wrong = sum(a != b for a, b in zip_longest(wanted, written[:count]))
-        found.programs, found.tokens = found.programs + 1, found.tokens + count
-        found.wrong += wrong
-        if wrong:
-            found.failed.append("\n".join(run.program.words))
+            asked.to(network.device), attention_mask=mask.to(network.device), **settings
+        )
+    written: list[list[int]] = made[:, widest:].tolist()
+    return written
 
 
-def _tokens(run: TextRun) -> list[int]:
-    """Prefix, text and run."""
-    sizes = run.program.sizes
-    words = (*sizes.prefix, *run.program.words, "[1]", *run.words)
-    return [sizes.ids[word] for word in words]
+def _widest(runs: list[DrawnRun]) -> int:
+    return max(len(run.prompt) for run in runs)
