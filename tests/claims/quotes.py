@@ -184,19 +184,19 @@ STATED: list[tuple[str, str, str, list[str]]] = [
     ),
     (STUDIES, "theirs", "plotting.py, lines 9 and 10", ["0.133", "0.058"]),
     (
-        "docs/studies_settings.md",
+        "results/settings.md",
         "theirs",
         "plotting.py, lines 9 and 10",
         ["0.113", "0.162", "0.148", "0.133", "0.144", "0.152", "0.058"],
     ),
-    ("docs/studies_settings.md", "theirs", "the commit's day", ["26"]),
+    ("results/settings.md", "theirs", "the commit's day", ["26"]),
     (
-        "docs/studies_settings.md",
+        "results/settings.md",
         "measured",
         "columns of house_prices (test_settings)",
         ["37", "225"],
     ),
-    ("docs/studies_settings.md", "theirs", "the text, section 6", ["10,000", "1000"]),
+    ("results/settings.md", "theirs", "the text, section 6", ["10,000", "1000"]),
     ("docs/errata.md", "theirs", "the day of the edition", ["21"]),
     ("docs/errata.md", "defined", "heads of a draw (test_figures.HEADS)", ["On 20 random heads"]),
     (
@@ -242,7 +242,7 @@ STATED: list[tuple[str, str, str, list[str]]] = [
         ["16", "27", "1e-10"],
     ),
     (
-        "docs/targets/causal_masks.md",
+        "docs/targets/descents.md",
         "asserted",
         "tests/claims/test_counterexamples.py",
         ["off by less than 2e-5"],
