@@ -218,7 +218,7 @@ STATED: list[tuple[str, str, str, list[str]]] = [
         ["off by 3.0, 3.0 and 1.5 on $[-3, -1]$"],
     ),
     (
-        "docs/theorems/attention_head_rows.md",
+        "docs/theorems/attention_head.md",
         "theirs",
         "sizes of the paper's study 2",
         ["24", "20", "48"],
@@ -230,7 +230,7 @@ STATED: list[tuple[str, str, str, list[str]]] = [
         ["4674", ".438", ".0241", ".01", ".32", "747", "381", "56", "1.52", "4.4"],
     ),
     (
-        "docs/theorems/attention_head_rows.md",
+        "docs/theorems/attention_head.md",
         "asserted",
         "tests/errata/test_figures.py, as docs/errata.md has them",
         [".18", ".99", ".0046", ".019"],
@@ -266,7 +266,7 @@ STATED: list[tuple[str, str, str, list[str]]] = [
     ("docs/theorems/attention_head.md", "defined", "heads of the cell below", ["300"]),
     ("docs/theorems/computer.md", "defined", "cycles of a test", ["200"]),
     ("docs/theorems/attention_head.md", "defined", "sizes of the cell below", ["16", "120"]),
-    ("docs/theorems/compact_step.md", "defined", "the construction's factor", ["1.6"]),
+    ("docs/theorems/gradient_step.md", "defined", "the construction's factor", ["1.6"]),
     ("docs/theorems/interpolation.md", "defined", "an example of the sentence", ["0.31"]),
     ("docs/theorems/residual_map.md", "defined", "the cell below", ["0.001"]),
     ("docs/errata.md", "defined", "twice .01", [r"$2\epsilon = .02$"]),

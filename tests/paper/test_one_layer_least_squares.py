@@ -252,7 +252,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 def test_the_page_s_numbers_are_the_measured_ones():
     kept = json.loads((DOCS / "figures" / "one_layer.json").read_text(encoding="utf-8"))
-    page = (DOCS / "theorems" / "one_layer.md").read_text(encoding="utf-8")
+    page = (DOCS / "theorems" / "least_squares.md").read_text(encoding="utf-8")
     ridge, squares = kept["ridge"], kept["least squares"]
     for row in (*ridge, *squares):
         for way in ("one layer", "passes"):
