@@ -30,7 +30,7 @@ from iceform_estimators.command.app import all_options, command
 from iceform_estimators.tables import _write_ames, table_from
 from tests.conformance import WRITES
 
-DOCS = Path(__file__).parents[4] / "docs" / "command_line.md"
+DOCS = Path(__file__).parents[4] / "docs" / "estimators.md"
 NAMES = [kind.name for kind in kinds()]
 TARGETS = {"regression": "rent", "classification": "let", "decomposition": None}
 
