@@ -1,11 +1,11 @@
 // The panels: what happened inside.
 
 import { el } from './dom.js';
+import { drawDescent } from './descent.js';
 import { ask } from './engine.js';
 import { atMost, bounded, lookUp, short, weights } from './model.js';
 import { colours, diverging, plot, rising } from './plots.js';
 import { drawProgram } from './program.js';
-import { drawStock } from './stock.js';
 import { FROZEN_MARGIN, HARD, insideQuestion, lookupQuestion } from './state.js';
 import { drawText } from './text.js';
 
@@ -16,6 +16,7 @@ const READS = 'A look-up reads the few grid tokens around its z and nothing of t
  * `draw(node, page)` gets the page: {state, set, answer, frame, entry}.
  */
 export const PANELS = {
+  descent: { title: 'Live GPT-2', draw: drawDescent, own: true },
   passes: { title: 'Error by step', draw: drawPasses },
   prompt: { title: 'Prompt', draw: drawPrompt },
   attention: { title: 'Attention', draw: drawAttention },
@@ -24,7 +25,6 @@ export const PANELS = {
   rate: { title: 'Error by tokens', draw: drawRate, own: true },
   ran: { title: 'What ran', draw: drawRan },
   program: { title: 'Computer', draw: drawProgram, own: true },
-  stock: { title: 'Stock GPT-2', draw: drawStock, own: true },
   text: { title: 'Text GPT-2', draw: drawText, own: true },
 };
 
@@ -166,7 +166,8 @@ async function drawLookup(node, page) {
   if (!looksUp(page.entry)) return node.replaceChildren(about(NO_LOSS));
   const found = await ask('lookup', lookupQuestion(page.state));
   if (!found) return undefined;
-  const tables = [found.spectral, found.hard];
+  const { lesson, regime } = page.state;
+  const tables = lesson && regime === 'spectral' ? [found.spectral] : [found.spectral, found.hard]; // a lesson shows one thing at a time
   const bars = tables.map((t) => canvas(`Attention over the grid, ${t.regime}`, true));
   const lines = canvas('The function and its look-ups', true);
   const readout = el('p', { 'aria-live': 'polite' });
