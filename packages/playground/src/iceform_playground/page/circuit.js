@@ -70,7 +70,7 @@ export class Circuit {
    * How far the network and this prediction may be apart by rounding: what a layer rounds, times how much the
    * layers behind it make of a change of its output. To first order, and so an estimate.
    */
-  within(points, gone) {
+  rounding(points, gone) {
     const states = this.walk(points, gone), end = states.at(-1).w;
     const size = ROUNDINGS + points.length + 2 * this.logit;
     return states.slice(1).reduce((sum, state, k) => {

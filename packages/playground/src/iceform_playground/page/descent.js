@@ -44,6 +44,8 @@ export async function drawDescent(node) {
 }
 
 const place = ([x, y]) => [(SIZE / 2) * (1 + x), (SIZE / 2) * (1 - y)];
+/** A role with fewer digits of its number. */
+const named = (role) => role.replace(/[\d.]{5,}/, (digits) => Number(digits).toPrecision(3));
 const held = (value) => Math.max(-1, Math.min(1, value));
 
 class DescentPanel {
@@ -58,7 +60,7 @@ class DescentPanel {
     this.said = el('p', { id: 'descent-said', role: 'status', 'aria-live': 'polite' });
     this.damage = el('div', { id: 'descent-damage' });
     this.cells = Array.from({ length: about.heads }, (_, head) => Array.from({ length: about.layers }, (_, layer) => el('button', {
-      type: 'button', className: 'head', title: `layer ${layer + 1}: ${about.roles[head]}`, 'aria-label': `Take out of layer ${layer + 1}: ${about.roles[head]}`, 'aria-pressed': 'false', onclick: () => this.take({ layer, head }),
+      type: 'button', className: 'head', title: `layer ${layer + 1}: ${named(about.roles[head])}`, 'aria-label': `Take out of layer ${layer + 1}: ${named(about.roles[head])}`, 'aria-pressed': 'false', onclick: () => this.take({ layer, head }),
     })));
     node.replaceChildren(
       el('div', { className: 'pair live' },
@@ -66,8 +68,8 @@ class DescentPanel {
         el('div', { className: 'heads' },
           el('h3', {}, 'Its heads: click one to take it out'),
           el('div', { className: 'scroll', tabIndex: 0, role: 'region', 'aria-label': 'Heads by layer' }, el('table', { className: 'grid' },
-            el('thead', {}, el('tr', {}, el('th', { scope: 'col' }, 'layer'), ...about.roles.length ? Array.from({ length: about.layers }, (_, k) => el('th', { scope: 'col' }, String(k + 1))) : [])),
-            el('tbody', {}, ...this.cells.map((row, head) => el('tr', {}, el('th', { scope: 'row' }, about.roles[head]), ...row.map((cell) => el('td', {}, cell))))))),
+            el('thead', {}, el('tr', {}, el('th', { scope: 'col' }, 'layer'), ...Array.from({ length: about.layers }, (_, k) => el('th', { scope: 'col' }, String(k + 1))))),
+            el('tbody', {}, ...this.cells.map((row, head) => el('tr', {}, el('th', { scope: 'row' }, named(about.roles[head])), ...row.map((cell) => el('td', {}, cell))))))),
           el('div', { className: 'go' },
             el('button', { type: 'button', id: 'descent-whole', onclick: () => this.take(null) }, 'All heads'),
             el('button', { type: 'button', id: 'descent-reset', onclick: () => this.reset() }, 'Points as they were')),
@@ -170,7 +172,7 @@ class DescentPanel {
       cell.setAttribute('aria-pressed', String(gone?.layer === layer && gone?.head === head));
     }));
     const off = Math.max(...whole.at(-1).map((value, k) => Math.abs(value - exact.at(-1)[k])));
-    this.said.textContent = gone ? `Layer ${gone.layer + 1} runs without “${about.roles[gone.head]}”.`
+    this.said.textContent = gone ? `Layer ${gone.layer + 1} runs without “${named(about.roles[gone.head])}”.`
       : `Twelve layers, twelve steps: the last line is ${short(off)} from exact descent, ${about.kind} ≤ ${atMost(about.certified)}.`;
     this.compare(points, gone, whole.at(-1), lines.at(-1));
   }
@@ -180,14 +182,14 @@ class DescentPanel {
     if (!gone) return this.damage.replaceChildren();
     const { circuit, about } = this.network;
     const predicted = circuit.walk(points, gone).at(-1).w, intact = circuit.walk(points, null).at(-1).w;
-    const apart = Math.max(...less.map((value, k) => Math.abs(value - predicted[k]))), within = circuit.within(points, gone) + circuit.within(points, null);
+    const apart = Math.max(...less.map((value, k) => Math.abs(value - predicted[k]))), within = circuit.rounding(points, gone) + circuit.rounding(points, null);
     const row = (name, k) => el('tr', {}, el('th', { scope: 'row' }, name), ...[predicted[k] - intact[k], less[k] - whole[k]].map((value) => el('td', { className: 'number' }, short(value, 10))));
     const head = (text, className = '') => el('th', { scope: 'col', className }, text);
     this.damage.replaceChildren(
       el('table', {}, el('caption', {}, 'What it changes in the last line'),
         el('thead', {}, el('tr', {}, head('of the'), head('predicted', 'number'), head('the network', 'number'))),
         el('tbody', {}, row('intercept', 0), row('slope', 1))),
-      el('p', {}, `They are ${short(apart)} apart; by rounding they may be: estimated ≤ ${atMost(within)}`
+      el('p', {}, `Predicted and seen are ${short(apart)} apart; by rounding they may be: estimated ≤ ${atMost(within)}`
         + `${this.moved ? '' : `, and for these points, by ball arithmetic in Python, proven ≤ ${atMost(about.within)}`}.`),
     );
     Object.assign(this.damage.dataset, { apart, within });
