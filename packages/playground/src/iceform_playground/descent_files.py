@@ -1,8 +1,8 @@
 """A live GPT-2 whose layers are steps of descent, as files that a browser runs.
 
 The graph is what ``torch.onnx`` makes of the ``GPT2Model`` that ``transformers`` loads. It takes
-the points, and a gate for every head: 1 leaves it, 0 takes it out. It returns the coefficients in the
-residual stream before the first layer and after each, and where the state token looked.
+the points, and a gate for every head: 1 leaves it, 0 takes it out. It returns the coefficients in
+the residual stream before the first layer and after each, and where the state token looked.
 
 Beside it is the mechanism, head by head, from the design: with that the page predicts what a
 missing head does, and compares. For the points that it opens with the prediction's distance from

@@ -12,9 +12,9 @@ export const LESSON = [
       + 'their values, averaged with it, give the logistic curve at z. Move z, and the bars follow.'] },
   { title: 'Temperature', inside: true, state: { algorithm: 'logistic', preset: 'blobs', panel: 'lookup', tokens: 33, regime: 'hard', sharpness: 12, z: 0.3 },
     says: () => ['How sharply z looks is the sharpness c, an inverse temperature. Cold (the paper’s regime, right) and only the nearest token counts: a staircase. '
-      + 'At a mild temperature with fitted values (left) the same tokens give digit after digit. Lower the sharpness, and watch the stairs melt.'] },
+      + 'At a moderate temperature with fitted values (spectral, left) the same tokens give digit after digit. Lower the sharpness, and watch the stairs melt.'] },
   { title: 'Tokens buy digits', inside: true, state: { algorithm: 'logistic', preset: 'blobs', panel: 'rate', tokens: 33 },
-    says: () => ['The error against the number of grid tokens, measured and proven. The paper’s regime falls as one over the tokens, the mild one exponentially: '
+    says: () => ['The error against the number of grid tokens, measured and proven. The paper’s regime falls as one over the tokens, the spectral one exponentially: '
       + 'that is what makes look-ups precise enough to be put on top of each other.'] },
   { title: 'One gradient step', inside: true, state: { algorithm: 'ridge', method: 'gradient', passes: 1, panel: 'prompt', frame: 1 },
     says: () => ['The loss’s derivative is in the prompt as a table, and so are the points: every point is a block of tokens whose query looks f′(w·x − y) up and returns it times x. '

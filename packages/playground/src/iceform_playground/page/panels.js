@@ -176,7 +176,7 @@ async function drawLookup(node, page) {
   const reach = el('select', { id: 'pick-reach', onchange: (e) => page.set({ reach: Number(e.target.value) }) },
     ...[1, 2, 4, 8, 16].map((r) => el('option', { value: r, selected: r === page.state.reach }, `[−${r}, ${r}]`)));
   node.replaceChildren(
-    about(`A softmax over ${tables[0].tokens} grid tokens computes ${found.name}. Spectral: mild attention over several tokens, values fitted, `
+    about(`A softmax over ${tables[0].tokens} grid tokens computes ${found.name}. Spectral: attention over several tokens, values fitted, `
       + 'error exponentially small. Hard: the nearest token wins, and the error falls as one over the tokens.'),
     el('div', { className: 'pickers' },
       el('div', { className: 'field' }, el('label', { for: 'pick-z' }, 'z'), slider),
