@@ -445,6 +445,7 @@ The program is in the weights; the prompt is its data only:
 _CARD = """\
 ---
 library_name: transformers
+license: apache-2.0
 pipeline_tag: text-generation
 tags:
 - iceform
@@ -460,6 +461,7 @@ interpreter writes.
 ```python
 from transformers import pipeline
 
+path = "."  # this folder
 run = pipeline("text-generation", path)
 print(run({example!r}, return_full_text=False)[0]["generated_text"])
 ```
