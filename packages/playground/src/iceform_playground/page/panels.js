@@ -160,6 +160,8 @@ async function drawMargin(node, page) {
 // ----------------------------------------------------------------------------- look-up and rates
 
 const looksUp = (entry) => entry.descends;
+/** The two ways to look up; how the values of the second were found is no third. */
+const named = ({ regime }) => (regime === 'hard' ? 'hard' : 'spectral');
 const NO_LOSS = 'This algorithm looks no loss up. Choose one that descends, ridge or your own loss say.';
 
 async function drawLookup(node, page) {
@@ -168,7 +170,7 @@ async function drawLookup(node, page) {
   if (!found) return undefined;
   const { lesson, regime } = page.state;
   const tables = lesson && regime === 'spectral' ? [found.spectral] : [found.spectral, found.hard]; // a lesson shows one thing at a time
-  const bars = tables.map((t) => canvas(`Attention over the grid, ${t.regime}`, true));
+  const bars = tables.map((t) => canvas(`Attention over the grid, ${named(t)}`, true));
   const lines = canvas('The function and its look-ups', true);
   const readout = el('p', { 'aria-live': 'polite' });
   const slider = el('input', { id: 'pick-z', type: 'range', min: -page.state.reach, max: page.state.reach, step: page.state.reach / 200,
@@ -191,18 +193,18 @@ async function drawLookup(node, page) {
   const paint = { hard: second };
   function show() {
     const z = page.state.z;
-    readout.textContent = `At z = ${short(z)}: ${tables.map((t) => `${t.regime} returns ${short(lookUp(t, z), 6)}, ${t.error === null ? 'its error not proven here' : `${t.kind} to ${atMost(t.error)}`}`).join('; ')}.`;
+    readout.textContent = `At z = ${short(z)}: ${tables.map((t) => `${named(t)} returns ${short(lookUp(t, z), 6)}, ${t.error === null ? 'its error not proven here' : `${t.kind} to ${atMost(t.error)}`}`).join('; ')}.`;
     return Promise.all(tables.map((t, i) => plot(bars[i], [{
       type: 'bar', x: t.nodes, y: weights(t, z), marker: { color: paint[t.regime] ?? accent }, hovertemplate: 'token at %{x:.3g}: %{y:.3g}<extra></extra>',
     }], {
-      title: `${t.regime}: attention of z`, height: 190, margin: { l: 56, r: 14, t: 34, b: 30 }, xaxis: { range: seen(t, z).map((at) => at * 1.1) }, yaxis: { range: [0, 1] },
+      title: `${named(t)}: attention of z`, height: 190, margin: { l: 56, r: 14, t: 34, b: 30 }, xaxis: { range: seen(t, z).map((at) => at * 1.1) }, yaxis: { range: [0, 1] },
       shapes: [{ type: 'line', x0: z, x1: z, yref: 'paper', y0: 0, y1: 1, line: { color: exact, width: 2 } }],
     })));
   }
   await show();
   return plot(lines, [
     { name: 'the function', x: found.z, y: found.exact, mode: 'lines', line: { color: exact, width: 5 }, opacity: 0.5 },
-    ...tables.map((t) => ({ name: `${t.regime}, ${t.tokens} tokens`, x: found.z, y: found.z.map((z) => lookUp(t, z)), mode: 'lines',
+    ...tables.map((t) => ({ name: `${named(t)}, ${t.tokens} tokens`, x: found.z, y: found.z.map((z) => lookUp(t, z)), mode: 'lines',
       line: { color: paint[t.regime] ?? accent, width: 2 } })),
   ], { title: 'The function and its look-ups', height: 270 });
 }
