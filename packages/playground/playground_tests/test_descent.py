@@ -60,7 +60,7 @@ def test_its_lines_are_those_of_transformers(live: Visit, tmp_path: Path) -> Non
         assert (ours - theirs).abs().max() <= 1e-11 * (1 + ours.abs().max())
         if layer is None:
             exact = spec.reference(*samples(points()))
-            assert (theirs[-1] - exact).abs().max() <= 4e-11  # what the page calls proven
+            assert (theirs[-1] - exact).abs().max() <= 5e-11  # what the page calls proven
     assert live.said == []
 
 

@@ -26,12 +26,12 @@ from iceform_playground.onnx_graph import exported
 from iceform_playground.weights_file import WeightsFile
 
 _SAMPLES = 24
-_SETTINGS = {"lr": 0.8, "penalty": 0.05, "momentum": 0.3}
+_SETTINGS = {"lr": 1.0, "penalty": 0.05, "momentum": 0.5}
 _CODE = """\
 spec = ice.targets.LinearDescent(dim=2, steps=12, positions=64, pairs=4)
 model = ice.targets.write("gpt2", spec, folder)
 network = transformers.AutoModel.from_pretrained(folder)
-out = network(inputs_embeds=model.prompt(X, y, lr=0.8, penalty=0.05, momentum=0.3))
+out = network(inputs_embeds=model.prompt(X, y, lr=1.0, penalty=0.05, momentum=0.5))
 slope = model.read(out.last_hidden_state)"""
 
 
@@ -83,9 +83,9 @@ def specification() -> LinearDescent:
 def points() -> Tensor:
     """Those that the page opens with: places x and labels y, along a line."""
     generator = torch.Generator().manual_seed(4)
-    x = 1.8 * torch.rand(_SAMPLES, generator=generator, dtype=torch.float64) - 0.9
-    noise = 0.12 * torch.randn(_SAMPLES, generator=generator, dtype=torch.float64)
-    y = (0.55 * x + 0.15 + noise).clamp(-0.95, 0.95)
+    x = 2 * torch.rand(_SAMPLES, generator=generator, dtype=torch.float64) - 1
+    noise = torch.randn(_SAMPLES, generator=generator, dtype=torch.float64)
+    y = ((x + noise / 4) / 2).clamp(-1, 1)
     return ((1000 * torch.stack([x, y], 1)).round() / 1000).contiguous()
 
 

@@ -29,7 +29,7 @@ def _writers() -> dict[str, Callable[[Path], object]]:
     from iceform.targets import AnsweringDescent, GeneralDescent, LinearDescent, write
 
     descent = LinearDescent(dim=3, steps=12, positions=256)
-    in_float32 = LinearDescent(dim=3, steps=6, positions=256, dtype="float32", lr=0.2, reach=2.0)
+    in_float32 = LinearDescent(dim=3, steps=6, positions=256, dtype="float32", reach=2.0)
     return {
         "descent-gpt2": lambda path: write("gpt2", descent, path),
         "descent-llama": lambda path: write("llama", in_float32, path),
