@@ -72,10 +72,10 @@ test: $(STAMP) ## run the quick tests; ARGS="-k residual" picks some
 test-all: $(STAMP) ## run every test, the slow ones too
 	$(PYTEST) -m "" $(ARGS)
 
-attack: $(STAMP) ## attack certificates with exact references; table in docs/certificates.md
+attack: $(STAMP) ## attack certificates with exact references; table in results/attacks.md
 	OMP_NUM_THREADS=1 PYTHONPATH=packages/estimators $(BIN)/python -m tests.attacks $(ARGS)
 
-mutants: $(STAMP) ## see that the tests notice wrong programs; table in docs/certificates.md
+mutants: $(STAMP) ## see that the tests notice wrong programs; table in results/attacks.md
 	$(BIN)/python -m tests.mutants $(ARGS)
 	$(BIN)/python -m tests.mutants --random all
 

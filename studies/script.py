@@ -161,7 +161,7 @@ FACTS = (
 
 
 def page(study: str) -> list[str]:
-    """The lines of a study's table in docs/studies_settings.md."""
+    """The lines of a study's table in results/settings.md."""
     head = ("setting", "in the script", "where", "`as_published`", "`our_reading`")
     rows = [_row(fact) for fact in FACTS if fact.study == study]
     return [_line(head), _line(["---"] * len(head)), *map(_line, rows)]

@@ -22,6 +22,13 @@ from nbclient import NotebookClient
 FOLDER = Path(__file__).parents[1] / "docs" / "notebooks"
 PATIENCE = 300  # seconds for a kernel or a cell on a busy machine; an idle core needs few
 # Errors that are rounding, and figures that follow from them, differ between machines.
+# The first cell of each: what a hosted notebook needs, and others pass over.
+INSTALL = """\
+# In a hosted notebook, once the packages are published; the README says how to install from a copy.
+import importlib.util
+
+if importlib.util.find_spec("iceform") is None:
+    %pip install --quiet "iceform[plots,export,interp]" iceform-estimators"""
 ROUNDING = 1e-9
 SHARE = 0.05
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?")
@@ -57,6 +64,9 @@ def assert_as_stored(name: str, folder: Path, environment: pytest.MonkeyPatch) -
 def executed(name: str, folder: Path) -> Any:
     """It, run anew in a folder; raises, with the cell and its traceback, where a cell does."""
     notebook = stored(name)
+    if code(notebook)[0].source != INSTALL:
+        hidden = {"tags": ["remove-cell"]}
+        notebook.cells.insert(1, nbformat.v4.new_code_cell(INSTALL, id="install", metadata=hidden))
     # tqdm, which TransformerLens and nnsight bring along, would like to draw progress bars.
     os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"
     NotebookClient(

@@ -8,6 +8,7 @@ import pytest
 
 from tests.notebooks import (
     FOLDER,
+    INSTALL,
     alike,
     assert_as_stored,
     code,
@@ -48,6 +49,7 @@ def test_a_notebook_claims_something_and_explains_it_first(name):
     first = notebook.cells[0]
     assert first.cell_type == "markdown"
     assert first.source.startswith("# ")
+    assert code(notebook)[0].source == INSTALL
     assert any(re.search(r"^\s*assert ", cell.source, re.MULTILINE) for cell in code(notebook))
 
 

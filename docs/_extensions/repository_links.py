@@ -18,6 +18,8 @@ SHOWN = {
     "CONTRIBUTING.md": "contributing",
     "benchmarks/README.md": "performance",
     "results/README.md": "results",
+    "results/attacks.md": "results",
+    "results/settings.md": "results",
 }
 
 

@@ -37,7 +37,7 @@ from tests.attacks.families import CHEAP
 from tests.attacks.kernels import KERNELS
 from tests.attacks.outcomes import Outcome
 
-PAGE = Path(__file__).parents[2] / "docs" / "certificates.md"
+PAGE = Path(__file__).parents[2] / "results" / "attacks.md"
 KEPT = Path(__file__).parents[2] / "results" / "pages" / "attacks.json"
 _TIMES = {"cheap": 5.0, "usual": 1.0, "dear": 0.2, "ordinary": 0.2, "device": 1.0}  # of ``--count``
 FAMILIES, ORDINARY, DEAR = families.FAMILIES, families.ORDINARY, families.DEAR
@@ -46,7 +46,7 @@ if find_spec("iceform_estimators") and find_spec("estimator_tests"):  # attacks 
     FAMILIES = {**FAMILIES, **fits.FAMILIES}
     ORDINARY = {**fits.ORDINARY, **ORDINARY}
     DEAR = (*DEAR, *fits.DEAR)
-_LOOSE = 100  # of a few cases; of many the median is in docs/certificates.md
+_LOOSE = 100  # of a few cases; of many the median is in results/attacks.md
 _BROKEN = "BROKEN by"
 _INSTEAD = ("refused", "infinite", "estimated")
 

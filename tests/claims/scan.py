@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGES = (
     "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/**/*.md", "benchmarks/README.md",
-    "results/README.md",
+    "results/*.md",
 )  # fmt: skip
 COUNTED = 12  # whole numbers up to here are words
 _UNIT = r"(?=\s?(?:%|×|x\b|times\b|ms\b|GiB|MiB))"

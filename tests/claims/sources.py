@@ -96,7 +96,7 @@ def _studies() -> Iterable[Source]:
     yield Source("docs/studies.md", "measured", "results/cells/heads/our_reading, oracle mse",
                  _numbers([number(solved.mean)]))  # fmt: skip
     lines = [line for study in STUDIES for line in script.page(study)]
-    yield Source("docs/studies_settings.md", "theirs", "studies/script.py", sentences=tuple(lines))
+    yield Source("results/settings.md", "theirs", "studies/script.py", sentences=tuple(lines))
     facts = [str(f.value) for f in script.FACTS] + [
         f"{f.value:,}" for f in script.FACTS if isinstance(f.value, int)
     ]

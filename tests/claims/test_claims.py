@@ -3,9 +3,12 @@
 ``python -m tests.claims`` prints the ledger.
 """
 
+from fnmatch import fnmatch
+
 import pytest
 
 from tests.claims.check import claims, loose, lost, unbound
+from tests.claims.quotes import STATED
 from tests.claims.scan import COUNTED, ROOT, numbers, pages
 from tests.claims.sources import sources
 from tests.claims.written import BLOCKS
@@ -63,6 +66,20 @@ def test_no_number_is_bound_to_the_page_it_stands_on():
     text = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
     assert ("sha" + "256") not in text
     assert all(block.kept.suffix != ".md" for block in BLOCKS)
+
+
+def test_what_is_stated_stands_on_a_page():
+    """A number that left its page takes its source with it."""
+    texts = {name: " ".join(text.replace("−", "-").split()) for name, text in pages().items()}
+    dead = [
+        (page, value)
+        for page, _, _, values in STATED
+        for value in values
+        if not any(
+            " ".join(value.split()) in text for name, text in texts.items() if fnmatch(name, page)
+        )
+    ]
+    assert not dead
 
 
 def test_every_source_says_what_it_is():

@@ -145,7 +145,7 @@ def test_full_batch_descent_for_any_f_runs_under_a_causal_mask(seed):
         w = w - rate / n * torch.tanh(x @ w - y) @ x
     off = float((found[-1, [network.at[f"w{k}"] for k in range(d)]] - w).abs().max())
     assert off <= 2e-5
-    assert "off by less than 2e-5" in pages()["docs/targets/causal_masks.md"]
+    assert "off by less than 2e-5" in pages()["docs/targets/descents.md"]
 
 
 @pytest.mark.skipif(not (ROOT / "docs").exists(), reason="pages are not in the package")

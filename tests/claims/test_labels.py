@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.claims.scan import ROOT
 
-PAGE = (ROOT / "docs" / "theorems" / "by_label.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "theorems" / "index.md").read_text(encoding="utf-8")
 # What the paper numbers and refers to, as its source calls it.
 LABELS = {
     "def:attn",

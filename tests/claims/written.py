@@ -104,7 +104,7 @@ def _attacks(mark: str) -> str:
 
 def _mutants() -> str:
     """What the page has, if every mutant of the list is there and noticed by a test."""
-    text = (ROOT / "docs" / "certificates.md").read_text(encoding="utf-8")
+    text = (ROOT / "results" / "attacks.md").read_text(encoding="utf-8")
     block = text.split("<!-- mutants: begin -->")[1].split("<!-- mutants: end -->")[0].strip()
     rows = re.findall(r"^\| (.+?) \| `\S+` \|$", block, re.MULTILINE)
     whole = rows == [mutant.name for mutant in MUTANTS]
@@ -121,13 +121,13 @@ BLOCKS = (
           figures.UNSEEN, lambda: figures.told(_json(figures.UNSEEN))),
     Block("docs/networks.md", "attacked", "python -m tests.networks.attack --page",
           attack.KEPT, lambda: attack.told(_json(attack.KEPT))),
-    Block("docs/certificates.md", "attacks", "make attack", attacks.KEPT,
+    Block("results/attacks.md", "attacks", "make attack", attacks.KEPT,
           lambda: _attacks("attacks")),
-    Block("docs/certificates.md", "ordinary", "make attack", attacks.KEPT,
+    Block("results/attacks.md", "ordinary", "make attack", attacks.KEPT,
           lambda: _attacks("ordinary")),
-    Block("docs/certificates.md", "mutants", "make mutants",
+    Block("results/attacks.md", "mutants", "make mutants",
           ROOT / "tests" / "mutants" / "mutants.py", _mutants),
-    Block("docs/certificates.md", "drawn mutants", "python -m tests.mutants --random all",
+    Block("results/attacks.md", "drawn mutants", "python -m tests.mutants --random all",
           mutants.KEPT, mutants.kept_table),
     Block("docs/text_computer.md", "library", "python -m benchmarks.text library",
           text_tables.LIBRARY, text_tables.library),

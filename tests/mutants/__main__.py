@@ -22,7 +22,7 @@ from tests.mutants.drawn import FOLDERS, REASONS, SEED, drawn
 from tests.mutants.mutant import ROOT
 from tests.mutants.mutants import MUTANTS
 
-PAGE = ROOT / "docs" / "certificates.md"
+PAGE = ROOT / "results" / "attacks.md"
 KEPT = (
     ROOT / "results" / "pages" / "drawn-mutants.jsonl"
 )  # verdicts of the draw that the page shows

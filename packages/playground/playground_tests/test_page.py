@@ -27,7 +27,7 @@ pytestmark = [
 ]
 F64 = torch.float64
 FIRST_VIEW = 5_000_000  # bytes, the most
-ABOUT_THE_BOARD = (5, 6, 7)  # steps of the lesson; the others are about what their panel shows
+ABOUT_THE_BOARD = (6, 7, 8)  # steps of the lesson; the others are about what their panel shows
 
 
 # ---------------------------------------------------------------------------------------------
@@ -411,7 +411,7 @@ def test_what_is_not_proven_is_not_called_so(
 
 def test_every_panel(context: BrowserContext, address: str) -> None:
     visit = Visit(context, address, "#algorithm=logistic&preset=blobs")
-    for name in ("passes", "prompt", "attention", "lookup", "margin", "rate", "program", "stock"):
+    for name in ("passes", "prompt", "attention", "lookup", "margin", "rate", "program"):
         visit.tab(name)
         drawn = visit.page.locator("#panel .plot .main-svg").first
         expect(drawn).to_be_visible(timeout=PATIENCE)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 
-from iceform.cli.commands import bench, check, compile, diagnose, plan
+from iceform.cli.commands import bench, check, checkpoints, compile, diagnose, plan
 from iceform.cli.exits import USAGE
 from iceform.cli.failures import one_line_errors
 from iceform.errors import ProgramError
@@ -21,6 +21,7 @@ __all__ = ["USAGE", "main", "one_line_errors"]
 
 COMMANDS = {
     "compile": compile, "diagnose": diagnose, "check": check, "plan": plan, "bench": bench,
+    "checkpoints": checkpoints,
 }  # fmt: skip
 # Commands that a package brings; where it is not installed, the error names it.
 PACKAGES = {

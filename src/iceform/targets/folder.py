@@ -41,6 +41,7 @@ VIEWS = (CONFIG, RECORD, CARD)
 _CARD = """\
 ---
 library_name: transformers
+license: apache-2.0
 tags:
 - iceform
 - in-context

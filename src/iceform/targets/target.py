@@ -27,6 +27,13 @@ with torch.no_grad():
     hidden = network(inputs_embeds=model.prompt(X, y)).last_hidden_state
 print(model.read(hidden))
 print(ice.check(path, X, y))"""
+_DATA = """\
+path = "."  # this folder
+torch.manual_seed(0)
+X = torch.rand({samples}, {dim}, dtype=torch.float64) - 0.5
+y = 0.5 * X.mean(1)
+
+"""
 _IDS = """\
 network = AutoModelForCausalLM.from_pretrained(path)
 model = ice.targets.load(path)
@@ -44,6 +51,7 @@ class Target(ABC):
 
     kind: ClassVar[str]
     title: ClassVar[str]
+    dim: int
     architectures: ClassVar[tuple[str, ...]]
     unsupported: ClassVar[dict[str, str]] = {}
     defaults: ClassVar[tuple[str, ...]] = ()
@@ -94,8 +102,9 @@ class Target(ABC):
         return found, self.distance(value, x, y, **parameters), None
 
     def usage(self) -> str:
-        """Lines of Python that run the folder ``path`` on data X and y, for the card."""
-        return _FEATURES if self.vocabulary() is None else _IDS
+        """Lines of Python that run the folder on data X and y, for the card: they run there."""
+        data = _DATA.format(samples=getattr(self, "samples", 2 * self.dim), dim=self.dim)
+        return data + (_FEATURES if self.vocabulary() is None else _IDS)
 
     def vocabulary(self) -> Vocabulary | None:
         """Embeddings and readout of a model of token ids; None where features are given."""

@@ -25,7 +25,7 @@ from studies.script import COMMIT, FACTS, page
 from studies.statistics import ALGORITHMS
 from studies.training import Curves
 
-PAGE = Path(__file__).parents[4] / "docs" / "studies_settings.md"
+PAGE = Path(__file__).parents[4] / "results" / "settings.md"
 CPU = torch.device("cpu")
 COLUMNS = ("as_published", "our_reading")
 FIRST = torch.arange(8).expand(2, -1)

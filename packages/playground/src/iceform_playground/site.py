@@ -1,8 +1,8 @@
 """Build the page: ``python -m iceform_playground.site [FOLDER]``. It needs npm the first time.
 
-The page is static files. What it runs are two ONNX networks, by onnxruntime-web, in the browser;
+The page is static files. What it runs are three ONNX networks, by onnxruntime-web, in the browser;
 what takes the library to compute is computed now and written beside them: tables with their proven
-errors, literal runs of the computer, and a run of a stock GPT-2.
+errors, literal runs of the computer, and bounds of what the live GPT-2's heads do.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import torch
 
 from iceform_playground import BUILT
 from iceform_playground.catalogue import MOST_POINTS, algorithms
+from iceform_playground.descent_files import descent_files
 from iceform_playground.loss_tables import loss_tables
 from iceform_playground.machine_files import machine_files, the_machine
 from iceform_playground.npm import PACKAGES
 from iceform_playground.program_runs import PROGRAMS, program_run
-from iceform_playground.stock import stock_run
 from iceform_playground.text_files import text_files
 
 _SOURCE = (".html", ".css", ".js", ".svg")
@@ -46,9 +46,8 @@ def build(folder: Path = BUILT, *, keep: Path = Path("out/npm")) -> None:
     }
     for package in PACKAGES:
         parts |= package.fetch(keep)
-    parts |= machine_files() | text_files()
+    parts |= machine_files() | text_files() | descent_files()
     parts["catalogue.json"] = json.dumps(catalogue()).encode()
-    parts["gpt2.json"] = json.dumps(stock_run()).encode()
     parts["stored.json.gz"] = _zipped(loss_tables())
     parts |= {f"program-{name}.json.gz": _zipped(program_run(name)) for name in PROGRAMS}
     shutil.rmtree(folder, ignore_errors=True)

@@ -8,12 +8,8 @@ keys and values of the new tokens, which the page appends to the others.
 
 from __future__ import annotations
 
-import contextlib
 import gzip
-import io
 import json
-import logging
-import warnings
 from typing import Any
 
 import torch
@@ -21,10 +17,10 @@ from torch import Tensor, nn
 
 from iceform import TextComputer
 from iceform.targets.text import FUNCTIONS, PAIRS, TESTS, TEXTS
+from iceform_playground.onnx_graph import exported
 from iceform_playground.weights_file import WeightsFile
 
 _IDLE = "idle"  # the role of a head that does nothing
-_WRAPPED = "network."  # before the names of weights, as the wrapper holds the network
 
 
 class TextStep(nn.Module):
@@ -81,40 +77,10 @@ def _graph(computer: TextComputer, weights: WeightsFile) -> bytes:
     shape = (5, 2, config.n_layer, config.n_head, config.n_embd // config.n_head)
     example = (torch.zeros(1, 3, dtype=torch.int64), torch.zeros(shape))
     any_length = torch.export.Dim.DYNAMIC
-    with _quietly(), torch.no_grad():
-        made = torch.onnx.export(
-            step,
-            example,
-            dynamo=True,
-            optimize=False,  # so that weights stay as they are, and their names
-            verbose=False,
-            input_names=["ids", "past"],
-            output_names=["scores", "attention", "new"],
-            dynamic_shapes=({1: any_length}, {0: any_length}),
-        )
-    assert made is not None
-    model: Any = made.model_proto
-    names = {_WRAPPED + name for name in weights.places}
-    for tensor in model.graph.initializer:
-        weights.point(tensor, tensor.name.removeprefix(_WRAPPED))
-        names.discard(tensor.name)
-    assert not names, f"weights that the graph does not hold: {sorted(names)}"
-    model.ClearField("functions")
-    return bytes(model.SerializeToString())
-
-
-@contextlib.contextmanager
-def _quietly() -> Any:
-    """Without the exporter's chatter: packages that it looks for, and warnings of its own parts."""
-    log = logging.getLogger("torch.onnx")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        log.setLevel(level)
+    return exported(
+        step, example, weights, ["ids", "past"], ["scores", "attention", "new"],
+        dynamic_shapes=({1: any_length}, {0: any_length}),
+    )  # fmt: skip
 
 
 def _about(computer: TextComputer, weights: WeightsFile) -> dict[str, Any]:

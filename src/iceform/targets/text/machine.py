@@ -378,7 +378,7 @@ class TextComputer:
             mode="" if self._held is None else _IN_WEIGHTS.format(program=self.program),
             tag=self.sizes.architecture, title=_TITLES[self.sizes.architecture],
             kind=self._written[0]["architectures"][0],
-            example=example.replace("\n", "\\n"), layers=len(d.layers), heads=d.heads,
+            example=example, layers=len(d.layers), heads=d.heads,
             hidden=d.hidden, words=len(self.sizes.words), dtype=self.sizes.dtype,
             positions=self.sizes.positions, largest=self.sizes.format.words[-1],
             step=f"2^-{self.sizes.format.fraction}", bits=self.sizes.format.bits,
@@ -445,6 +445,7 @@ The program is in the weights; the prompt is its data only:
 _CARD = """\
 ---
 library_name: transformers
+license: apache-2.0
 pipeline_tag: text-generation
 tags:
 - iceform
@@ -460,6 +461,7 @@ interpreter writes.
 ```python
 from transformers import pipeline
 
+path = "."  # this folder
 run = pipeline("text-generation", path)
 print(run({example!r}, return_full_text=False)[0]["generated_text"])
 ```

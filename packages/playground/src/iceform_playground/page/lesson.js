@@ -3,17 +3,18 @@
 
 import { byId, el } from './dom.js';
 
-const code = (text) => el('code', {}, text);
-
 export const LESSON = [
+  { title: 'A GPT-2 that descends', inside: true, state: { panel: 'descent' },
+    says: () => ['This is a live GPT-2. Nobody trained it: each of its twelve layers is one step of gradient descent on the points. Drag a point, and the line after every layer moves. '
+      + 'Every head is known: take one out, and what happens is beside what its circuit predicts. The next steps say how that is possible.'] },
   { title: 'A look-up', inside: true, state: { algorithm: 'logistic', preset: 'blobs', panel: 'lookup', tokens: 33, z: 0.3 },
     says: () => ['A softmax over a grid of tokens is a look-up table. The bars are the attention that a number z pays to the tokens of a grid; '
       + 'their values, averaged with it, give the logistic curve at z. Move z, and the bars follow.'] },
   { title: 'Temperature', inside: true, state: { algorithm: 'logistic', preset: 'blobs', panel: 'lookup', tokens: 33, regime: 'hard', sharpness: 12, z: 0.3 },
     says: () => ['How sharply z looks is the sharpness c, an inverse temperature. Cold (the paper’s regime, right) and only the nearest token counts: a staircase. '
-      + 'At a mild temperature with fitted values (left) the same tokens give digit after digit. Lower the sharpness, and watch the stairs melt.'] },
+      + 'At a moderate temperature with fitted values (spectral, left) the same tokens give digit after digit. Lower the sharpness, and watch the stairs melt.'] },
   { title: 'Tokens buy digits', inside: true, state: { algorithm: 'logistic', preset: 'blobs', panel: 'rate', tokens: 33 },
-    says: () => ['The error against the number of grid tokens, measured and proven. The paper’s regime falls as one over the tokens, the mild one exponentially: '
+    says: () => ['The error against the number of grid tokens, measured and proven. The paper’s regime falls as one over the tokens, the spectral one exponentially: '
       + 'that is what makes look-ups precise enough to be put on top of each other.'] },
   { title: 'One gradient step', inside: true, state: { algorithm: 'ridge', method: 'gradient', passes: 1, panel: 'prompt', frame: 1 },
     says: () => ['The loss’s derivative is in the prompt as a table, and so are the points: every point is a block of tokens whose query looks f′(w·x − y) up and returns it times x. '
@@ -33,9 +34,6 @@ export const LESSON = [
   { title: 'A computer', inside: true, state: { panel: 'program', program: 'least_squares', cycle: 4 },
     says: () => ['Look-ups compose into one instruction, F(a + b) − G(a − b), and that is a computer: program, memory and data are tokens, and one frozen block, applied again and again, '
       + 'executes them. Press Step: the instruction moves on, and what it wrote is marked.'] },
-  { title: 'A stock GPT-2', inside: true, state: { panel: 'stock' },
-    says: () => ['The same as a checkpoint that anybody can load: ', code('AutoModel.from_pretrained'), ' with no code of ours. Twelve layers of a GPT-2 are twelve steps of least squares, '
-      + 'and the distance from the exact algorithm is proven before anything runs.'] },
   { title: 'A GPT-2 that runs what you type', inside: true, state: { panel: 'text' },
     says: () => ['The whole computer as a language model: the prompt is a program in plain text, and greedy decoding writes its run. Press Run, and click a token to see where its heads looked. '
       + 'Then change a number, or choose another example: another prompt, another algorithm, the same weights.'] },

@@ -19,7 +19,7 @@ const TASKS = { curve: 'Curves: y from x', classes: 'Classes: the group from x a
 const RUNNING = ['method', 'rate', 'passes'];
 const LOOKUP = ['regime', 'tokens', 'sharpness'];
 
-const ABOUT = 'Everything runs in your browser. Two frozen networks are ONNX files: the look-up layer behind the board, in float64, and the text GPT-2, in float32. '
+const ABOUT = 'Everything runs in your browser. Three frozen networks are ONNX files: the GPT-2 that descends and the look-up layer behind the board, in float64, and the text GPT-2, in float32. '
   + 'Digests are computed here, of the bytes that ran. Tables and their errors were proven when the page was built; proofs of answers, and losses and programs of your own, are what the library adds.';
 
 const page = { state: null, answer: null, entry: null, frame: 0, runs: 0, digest: null, tool: '0', timer: 0, offer: null };
@@ -433,6 +433,7 @@ async function start() {
   } catch (error) {
     return report(error);
   }
+  if (!location.hash) history.replaceState(null, '', '#lesson=1');
   restore();
   drawGlossary();
   byId('about').textContent = ABOUT;

@@ -1,11 +1,11 @@
 // The panels: what happened inside.
 
 import { el } from './dom.js';
+import { drawDescent } from './descent.js';
 import { ask } from './engine.js';
 import { atMost, bounded, lookUp, short, weights } from './model.js';
 import { colours, diverging, plot, rising } from './plots.js';
 import { drawProgram } from './program.js';
-import { drawStock } from './stock.js';
 import { FROZEN_MARGIN, HARD, insideQuestion, lookupQuestion } from './state.js';
 import { drawText } from './text.js';
 
@@ -16,6 +16,7 @@ const READS = 'A look-up reads the few grid tokens around its z and nothing of t
  * `draw(node, page)` gets the page: {state, set, answer, frame, entry}.
  */
 export const PANELS = {
+  descent: { title: 'Live GPT-2', draw: drawDescent, own: true },
   passes: { title: 'Error by step', draw: drawPasses },
   prompt: { title: 'Prompt', draw: drawPrompt },
   attention: { title: 'Attention', draw: drawAttention },
@@ -24,7 +25,6 @@ export const PANELS = {
   rate: { title: 'Error by tokens', draw: drawRate, own: true },
   ran: { title: 'What ran', draw: drawRan },
   program: { title: 'Computer', draw: drawProgram, own: true },
-  stock: { title: 'Stock GPT-2', draw: drawStock, own: true },
   text: { title: 'Text GPT-2', draw: drawText, own: true },
 };
 
@@ -160,14 +160,17 @@ async function drawMargin(node, page) {
 // ----------------------------------------------------------------------------- look-up and rates
 
 const looksUp = (entry) => entry.descends;
+/** The two ways to look up; how the values of the second were found is no third. */
+const named = ({ regime }) => (regime === 'hard' ? 'hard' : 'spectral');
 const NO_LOSS = 'This algorithm looks no loss up. Choose one that descends, ridge or your own loss say.';
 
 async function drawLookup(node, page) {
   if (!looksUp(page.entry)) return node.replaceChildren(about(NO_LOSS));
   const found = await ask('lookup', lookupQuestion(page.state));
   if (!found) return undefined;
-  const tables = [found.spectral, found.hard];
-  const bars = tables.map((t) => canvas(`Attention over the grid, ${t.regime}`, true));
+  const { lesson, regime } = page.state;
+  const tables = lesson && regime === 'spectral' ? [found.spectral] : [found.spectral, found.hard]; // a lesson shows one thing at a time
+  const bars = tables.map((t) => canvas(`Attention over the grid, ${named(t)}`, true));
   const lines = canvas('The function and its look-ups', true);
   const readout = el('p', { 'aria-live': 'polite' });
   const slider = el('input', { id: 'pick-z', type: 'range', min: -page.state.reach, max: page.state.reach, step: page.state.reach / 200,
@@ -175,7 +178,7 @@ async function drawLookup(node, page) {
   const reach = el('select', { id: 'pick-reach', onchange: (e) => page.set({ reach: Number(e.target.value) }) },
     ...[1, 2, 4, 8, 16].map((r) => el('option', { value: r, selected: r === page.state.reach }, `[−${r}, ${r}]`)));
   node.replaceChildren(
-    about(`A softmax over ${tables[0].tokens} grid tokens computes ${found.name}. Spectral: mild attention over several tokens, values fitted, `
+    about(`A softmax over ${tables[0].tokens} grid tokens computes ${found.name}. Spectral: attention over several tokens, values fitted, `
       + 'error exponentially small. Hard: the nearest token wins, and the error falls as one over the tokens.'),
     el('div', { className: 'pickers' },
       el('div', { className: 'field' }, el('label', { for: 'pick-z' }, 'z'), slider),
@@ -190,18 +193,18 @@ async function drawLookup(node, page) {
   const paint = { hard: second };
   function show() {
     const z = page.state.z;
-    readout.textContent = `At z = ${short(z)}: ${tables.map((t) => `${t.regime} returns ${short(lookUp(t, z), 6)}, ${t.error === null ? 'its error not proven here' : `${t.kind} to ${atMost(t.error)}`}`).join('; ')}.`;
+    readout.textContent = `At z = ${short(z)}: ${tables.map((t) => `${named(t)} returns ${short(lookUp(t, z), 6)}, ${t.error === null ? 'its error not proven here' : `${t.kind} to ${atMost(t.error)}`}`).join('; ')}.`;
     return Promise.all(tables.map((t, i) => plot(bars[i], [{
       type: 'bar', x: t.nodes, y: weights(t, z), marker: { color: paint[t.regime] ?? accent }, hovertemplate: 'token at %{x:.3g}: %{y:.3g}<extra></extra>',
     }], {
-      title: `${t.regime}: attention of z`, height: 190, margin: { l: 56, r: 14, t: 34, b: 30 }, xaxis: { range: seen(t, z).map((at) => at * 1.1) }, yaxis: { range: [0, 1] },
+      title: `${named(t)}: attention of z`, height: 190, margin: { l: 56, r: 14, t: 34, b: 30 }, xaxis: { range: seen(t, z).map((at) => at * 1.1) }, yaxis: { range: [0, 1] },
       shapes: [{ type: 'line', x0: z, x1: z, yref: 'paper', y0: 0, y1: 1, line: { color: exact, width: 2 } }],
     })));
   }
   await show();
   return plot(lines, [
     { name: 'the function', x: found.z, y: found.exact, mode: 'lines', line: { color: exact, width: 5 }, opacity: 0.5 },
-    ...tables.map((t) => ({ name: `${t.regime}, ${t.tokens} tokens`, x: found.z, y: found.z.map((z) => lookUp(t, z)), mode: 'lines',
+    ...tables.map((t) => ({ name: `${named(t)}, ${t.tokens} tokens`, x: found.z, y: found.z.map((z) => lookUp(t, z)), mode: 'lines',
       line: { color: paint[t.regime] ?? accent, width: 2 } })),
   ], { title: 'The function and its look-ups', height: 270 });
 }
