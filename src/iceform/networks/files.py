@@ -25,7 +25,7 @@ from iceform.networks.pieces import (
 )
 from iceform.networks.structure import Signature
 from iceform.run import resolve
-from iceform.validation import check_choice, check_dtype, check_eps, check_positive
+from iceform.validation import check_choice, check_dtype, check_eps, check_positive, dtype_name
 
 if TYPE_CHECKING:
     from iceform.networks.network import InContext
@@ -40,7 +40,7 @@ def pack(network: InContext) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "graphs": [g.to_dict() for g in network.model.graphs],
         "settings": {
             "eps": s.eps,
-            "dtype": str(s.dtype).removeprefix("torch."),
+            "dtype": dtype_name(s.dtype),
             "backend": s.backend,
             "headroom": s.headroom,
             "on_range": s.on_range,

@@ -38,7 +38,7 @@ from iceform.paper.schedules import EIGENVALUE_SLACK, Schedule
 from iceform.run import Backend, rounding_of
 from iceform.run.loops import descend
 from iceform.tables import Interpolant
-from iceform.validation import check_positive, common_batch, unit_roundoff, untraced
+from iceform.validation import check_positive, common_batch, dtype_name, unit_roundoff, untraced
 
 Pass = Callable[[Tensor, Tensor, Tensor, Rates], Tensor]
 
@@ -527,7 +527,7 @@ class GradientDescent(Emulator):
             **self._asked,
             "hessian": None if self._asked["hessian"] is None else list(self.hessian),
             "found": {"hessian": list(self.hessian), "assumptions": list(self._assumptions)},
-            "dtype": str(self.dtype).removeprefix("torch."),
+            "dtype": dtype_name(self.dtype),
             "loss": self.loss.to_config(),
         }
 

@@ -47,6 +47,7 @@ from iceform.validation import (
     check_positive,
     check_size,
     check_tensors,
+    dtype_name,
     unit_roundoff,
 )
 
@@ -312,7 +313,7 @@ class HopfieldMap(Emulator):
             "eps": self.eps,
             "regime": self.regime,
             "backend": self.backend,
-            "dtype": str(self.dtype).removeprefix("torch."),
+            "dtype": dtype_name(self.dtype),
             **({} if self._read_out is not None else {"components": further}),
         }
 

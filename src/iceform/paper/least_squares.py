@@ -29,7 +29,7 @@ from iceform.paper.descent import GradientDescent, backend_for
 from iceform.paper.schedules import EIGENVALUE_SLACK, Schedule, steps_needed
 from iceform.run import Backend
 from iceform.tables import Interpolant
-from iceform.validation import check_positive, check_size, check_tensors, untraced
+from iceform.validation import check_positive, check_size, check_tensors, dtype_name, untraced
 
 _SETTLED = 1e-6  # what a solution may be longer than the radius
 _CONVERGENCE_SHARE = 0.5  # of eps for the distance to the solution; emulation gets the rest
@@ -278,7 +278,7 @@ class RidgeRegression(Emulator):
         return self.descent.plan
 
     def _config(self) -> dict[str, Any]:
-        return {**self._asked, "dtype": str(self.dtype).removeprefix("torch.")}
+        return {**self._asked, "dtype": dtype_name(self.dtype)}
 
     @classmethod
     def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:

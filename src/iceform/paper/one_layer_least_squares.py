@@ -51,6 +51,7 @@ from iceform.validation import (
     check_size,
     check_tensors,
     common_batch,
+    dtype_name,
     unit_roundoff,
 )
 
@@ -321,7 +322,7 @@ class OneLayerRidge(Emulator):
     def _config(self) -> dict[str, Any]:
         return {
             **self._asked, "alpha": self.alpha, "grid": self.grid.to_dict(),
-            "dtype": str(self.dtype).removeprefix("torch."),
+            "dtype": dtype_name(self.dtype),
         }  # fmt: skip
 
     @classmethod

@@ -36,7 +36,7 @@ from iceform.paper.domain import Domain
 from iceform.paper.selection import choose
 from iceform.run import rounding_of, windowed
 from iceform.tables import Interpolant, RoundingModel
-from iceform.validation import check_choice, check_size, check_tensors, unit_roundoff
+from iceform.validation import check_choice, check_size, check_tensors, dtype_name, unit_roundoff
 
 LossLike = str | Loss | ScalarFunction | Callable[[Tensor], Tensor]
 
@@ -409,7 +409,7 @@ class ResidualEmulator(Emulator):
     def _config(self) -> dict[str, Any]:
         return {
             **self._asked,
-            "dtype": str(self.dtype).removeprefix("torch."),
+            "dtype": dtype_name(self.dtype),
             "loss": self.loss.to_config(),
         }
 

@@ -59,6 +59,7 @@ from iceform.validation import (
     check_size,
     check_tensors,
     common_batch,
+    dtype_name,
     unit_roundoff,
 )
 
@@ -511,7 +512,7 @@ class RowEmulator(Emulator):
             "eps": self.eps,
             "regime": self.regime,
             "encoding": self.encoding,
-            "dtype": str(self.dtype).removeprefix("torch."),
+            "dtype": dtype_name(self.dtype),
             "backend": self.backend,
         }
 

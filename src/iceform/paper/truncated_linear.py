@@ -48,6 +48,7 @@ from iceform.validation import (
     check_size,
     check_tensors,
     common_batch,
+    dtype_name,
     unit_roundoff,
 )
 
@@ -416,7 +417,7 @@ class TruncatedLinear(Emulator):
             "samples": self.samples, "bound": self.bound, "weight_bound": self.weight_bound,
             "tokens": s.tokens, "regime": self.regime, "sharpness": self.sharpness,
             "guards": s.guards, "eps": self.eps, "backend": self.backend,
-            "dtype": str(self.dtype).removeprefix("torch."),
+            "dtype": dtype_name(self.dtype),
         }  # fmt: skip
 
     @classmethod

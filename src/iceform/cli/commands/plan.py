@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from iceform.cli.as_json import add_json, print_json
+from iceform.validation import dtype_name
 
 if TYPE_CHECKING:
     from iceform.cli.planning import Need
@@ -69,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
 def _print_plan(step: GradientStep, needs: Sequence[Need], eps: float, fewest: int | None) -> None:
     from iceform.arithmetic import exactly
 
-    d, dtype = step.domain, str(step.dtype).removeprefix("torch.")
+    d, dtype = step.domain, dtype_name(step.dtype)
     low, high = d.residuals
     print(
         f"one gradient step, {step.loss.name} loss, {d.samples} samples of {d.dim} entries, "

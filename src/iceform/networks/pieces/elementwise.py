@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from iceform.arithmetic import at_most, exactly
 from iceform.certificates.witness import ReplayedEntry
+from iceform.codec import encode
 from iceform.errors import BoundError, PrecisionError
 from iceform.expressions import ScalarFunction
 from iceform.networks.pieces.base import (
@@ -25,7 +26,7 @@ from iceform.networks.pieces.base import (
 from iceform.networks.pieces.linear import LinearMap
 from iceform.run import primitives, rounding_of
 from iceform.tables import Interpolant
-from iceform.tables.storage import describe_table, proved_again, table_from
+from iceform.tables.storage import proved_again, table_from
 from iceform.validation import unit_roundoff
 
 _FINEST, _FINEST_UNITS = 2.0**-37, 1  # of a table's range: finer ones cost tokens, gain little
@@ -304,15 +305,12 @@ class TabulatedActivation(Activation):
         return self.table.kind
 
     def ranges(self) -> dict[str, Any]:
-        table, tensors = describe_table(self.table)
-        return {**super().ranges(), "table": {**table, "values": tensors["values"].tolist()}}
+        # Without the cells of the proof, which would be most of the file: they are found again.
+        return {**super().ranges(), "table": encode(replace(self.table, edges=None))}
 
     def restore(self, ranges: dict[str, Any]) -> None:
-        saved = ranges["table"]
         self.high = float(ranges["high"])
-        values = torch.tensor(saved["values"], dtype=torch.float64)
-        # Without the cells of the proof, which would be most of the file: they are found again.
-        self.table = proved_again(table_from(saved, {"values": values}), self.function)
+        self.table = proved_again(table_from(ranges["table"]), self.function)
 
 
 class Gate(Activation):

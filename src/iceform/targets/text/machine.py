@@ -46,7 +46,7 @@ from iceform.targets.text.proof import certify
 from iceform.targets.text.rotary import RotaryLayers
 from iceform.targets.text.syntax import ProgramText, TextError, parse
 from iceform.targets.text.words import END, LIBRARY, TextSizes
-from iceform.validation import check_choice, check_matmul_precision, full_precision
+from iceform.validation import check_choice, check_matmul_precision, dtype_name, full_precision
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -420,7 +420,7 @@ def _check_greedy(generation: dict[str, Any]) -> None:
 
 def _check_dtype(written: torch.dtype, asked: torch.dtype) -> None:
     if asked != written:
-        have, want = (str(d).removeprefix("torch.") for d in (written, asked))
+        have, want = (dtype_name(d) for d in (written, asked))
         raise PrecisionError(
             f"this computer is written in {have}; in {want} nothing is promised (half precision "
             f"cannot hold its scores). Take TextComputer(dtype=...) with float32 or float64, and "
