@@ -122,7 +122,7 @@ class CompactStep(GradientStep):
     ) -> Interpolant:
         low, high = self._span()
         weight = ScalarFunction.of(self._log_weight(_PLUS), low, high, kinks)
-        weight = replace(weight, estimate=bool(self._asked["estimate"]))
+        weight = replace(weight, estimate=self._estimate)
 
         def found(eps: float | None, total: Callable[[Interpolant], float]) -> Interpolant:
             gain = self.rates.gain * self.ceiling * self.domain.x
@@ -205,7 +205,7 @@ class CompactStep(GradientStep):
         return LookUpLayout(self.domain.dim, self.domain.samples, self._room(self.interpolant))
 
     def _room(self, it: Interpolant) -> int:
-        return room_for(max(it.tokens, self._asked["room"] or 1))
+        return room_for(max(it.tokens, self._room))
 
     @property
     def _count(self) -> int:
@@ -325,9 +325,8 @@ class CompactStep(GradientStep):
         self, loss: Loss, eps: float | str | None, make: Callable[..., Self]
     ) -> Self:
         """Another loss on these weights: a table of its own, where there is room for it."""
-        held, room = self._asked["eps"] if eps == SAME else eps, self.layout.tokens
-        asked = {k: v for k, v in self._asked.items() if k != "regime"}
-        own = make(**{**asked, "eps": held, "room": room})
+        held, room = self.eps if eps == SAME else eps, self.layout.tokens
+        own = make(**{**self._asked, "eps": held, "room": room})
         if own.layout.tokens > room:
             raise PrecisionError(
                 f"{loss.name or 'this function'} takes {own.interpolant.tokens} grid tokens, these "
@@ -337,11 +336,6 @@ class CompactStep(GradientStep):
             )
         own.add_module("_network", self.network)
         return own
-
-    def _config(self) -> dict[str, Any]:
-        config = super()._config()
-        config.pop("regime")
-        return config
 
     @classmethod
     def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:

@@ -14,6 +14,7 @@ from torch import Tensor
 from iceform.arithmetic import at_least, at_most, exactly, gram_eigenvalues
 from iceform.arithmetic.units import OUTWARD_FEW
 from iceform.certificates import Certificate, DerivationStep
+from iceform.codec import encode
 from iceform.errors import BoundError, PrecisionError
 from iceform.expressions.losses import Loss
 from iceform.heads import (
@@ -33,12 +34,12 @@ from iceform.heads.head import identity
 from iceform.paper.base import Emulator, Plan
 from iceform.paper.domain import Domain
 from iceform.paper.gradients import GradientStep
-from iceform.paper.residual import LossLike, Rates, rebuild_with_loss
+from iceform.paper.residual import LossLike, Rates
 from iceform.paper.schedules import EIGENVALUE_SLACK, Schedule
 from iceform.run import Backend, rounding_of
 from iceform.run.loops import descend
 from iceform.tables import Interpolant
-from iceform.validation import check_positive, common_batch, dtype_name, unit_roundoff, untraced
+from iceform.validation import check_positive, common_batch, unit_roundoff, untraced
 
 Pass = Callable[[Tensor, Tensor, Tensor, Rates], Tensor]
 
@@ -98,11 +99,6 @@ class GradientDescent(Emulator):
         self.loss = Loss.of(loss)
         self.l2 = check_positive("l2", l2, zero=True)
         self.unrolled = unrolled
-        self._asked: dict[str, Any] = {
-            "steps": steps, "lr": lr, "l2": l2, "schedule": schedule, "hessian": hessian,
-            "unrolled": unrolled, "dim": dim, "samples": samples, "bound": bound, "eps": eps,
-            "regime": regime, "backend": backend, **options,
-        }  # fmt: skip
         domain = Domain.of(
             dim,
             samples,
@@ -523,13 +519,8 @@ class GradientDescent(Emulator):
         )
 
     def _config(self) -> dict[str, Any]:
-        return {
-            **self._asked,
-            "hessian": None if self._asked["hessian"] is None else list(self.hessian),
-            "found": {"hessian": list(self.hessian), "assumptions": list(self._assumptions)},
-            "dtype": dtype_name(self.dtype),
-            "loss": self.loss.to_config(),
-        }
+        found = {"hessian": self.hessian, "assumptions": self._assumptions}
+        return {**super()._config(), "found": encode(found)}
 
     @classmethod
     def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
@@ -537,7 +528,7 @@ class GradientDescent(Emulator):
         found, lost = options.pop("found"), f is None and options["loss"] is None
         if lost and options["hessian"] is None:  # claimed, as the table is
             options["hessian"] = found["hessian"]
-        loaded = rebuild_with_loss(cls, options, it, f)
+        loaded = super()._rebuild(options, it, f)
         assert isinstance(loaded, GradientDescent)
         if lost:
             loaded._assumptions = tuple(found["assumptions"])

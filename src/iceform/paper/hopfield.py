@@ -19,6 +19,7 @@ from torch import Tensor
 
 from iceform.arithmetic import at_most
 from iceform.certificates import Certificate, DerivationStep, Verification
+from iceform.codec import encode
 from iceform.errors import PrecisionError, ProgramError, ShapeError
 from iceform.expressions import ScalarFunction
 from iceform.expressions.scalar import lost
@@ -41,13 +42,13 @@ from iceform.run import rounding_of
 from iceform.run.formulas import StoredLookUp
 from iceform.tables import Grid, Interpolant, bounds
 from iceform.tables.regimes import on_grid
+from iceform.tables.storage import table_from
 from iceform.validation import (
     check_bound,
     check_choice,
     check_positive,
     check_size,
     check_tensors,
-    dtype_name,
     unit_roundoff,
 )
 
@@ -301,34 +302,18 @@ class HopfieldMap(Emulator):
         )
 
     def _config(self) -> dict[str, Any]:
-        further = [
-            {"values": it.values.tolist(), "error": it.error, "regime": it.regime}
-            for it in self.tables[1:]
-        ]
-        return {
-            "a": self.a.double().tolist(),
-            "b": self.b,
-            "samples": self.samples,
-            "bound": self.bound,
-            "eps": self.eps,
-            "regime": self.regime,
-            "backend": self.backend,
-            "dtype": dtype_name(self.dtype),
-            **({} if self._read_out is not None else {"components": further}),
-        }
+        config = {**super()._config(), "a": encode(self.a)}
+        further = [encode(replace(it, edges=None)) for it in self.tables[1:]]
+        return config if self._read_out is not None else {**config, "components": further}
 
     @classmethod
     def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
-        options = {**arguments, "dtype": getattr(torch, arguments["dtype"])}
-        further = options.pop("components", None)
-        if further is None:
-            return cls(lost if f is None else f, interpolant=it, kinks=(), **options)
-        tables = [it]
-        for kept in further:
-            values = torch.tensor(kept["values"], dtype=torch.float64)
-            tables.append(Interpolant(it.grid, it.sharpness, values, kept["regime"], kept["error"]))
-        return cls([lost] * len(tables) if f is None else f, interpolant=tables, kinks=(),
-                   **options)  # fmt: skip
+        options = {**arguments, "dtype": getattr(torch, arguments["dtype"]), "kinks": ()}
+        if "components" not in options:
+            return cls(lost if f is None else f, interpolant=it, **options)
+        keys = {"grid": encode(it.grid), "sharpness": it.sharpness}  # all components have the same
+        tables = [it, *(table_from({**keys, **kept}) for kept in options.pop("components"))]
+        return cls([lost] * len(tables) if f is None else f, interpolant=tables, **options)
 
     @classmethod
     def _tabled(cls, f: Any, it: Interpolant) -> Any:

@@ -29,7 +29,7 @@ from iceform.paper.descent import GradientDescent, backend_for
 from iceform.paper.schedules import EIGENVALUE_SLACK, Schedule, steps_needed
 from iceform.run import Backend
 from iceform.tables import Interpolant
-from iceform.validation import check_positive, check_size, check_tensors, dtype_name, untraced
+from iceform.validation import check_positive, check_size, check_tensors, untraced
 
 _SETTLED = 1e-6  # what a solution may be longer than the radius
 _CONVERGENCE_SHARE = 0.5  # of eps for the distance to the solution; emulation gets the rest
@@ -85,12 +85,6 @@ class RidgeRegression(Emulator):
         interpolant: Interpolant | None = None,
     ) -> None:
         super().__init__(eps=eps, dtype=dtype, backend=backend_for(backend, unrolled))
-        self._asked: dict[str, Any] = {
-            "alpha": alpha, "dim": dim, "samples": samples, "bound": bound, "largest": largest,
-            "smallest": smallest, "radius": radius, "steps": steps, "schedule": schedule,
-            "eps": eps, "regime": regime, "backend": backend, "x_norm": x_norm,
-            "y_bound": y_bound, "unrolled": unrolled, "tokens": tokens,
-        }  # fmt: skip
         check_size("dim", dim)
         check_size("samples", samples)
         self.alpha = check_positive("alpha", alpha, zero=True)
@@ -277,14 +271,6 @@ class RidgeRegression(Emulator):
         """As for gradient descent."""
         return self.descent.plan
 
-    def _config(self) -> dict[str, Any]:
-        return {**self._asked, "dtype": dtype_name(self.dtype)}
-
-    @classmethod
-    def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
-        options = {**arguments, "dtype": getattr(torch, arguments["dtype"])}
-        return cls(interpolant=it, **options)
-
 
 class LeastSquares(RidgeRegression):
     """argmin over w of ||X w - y||^2 for data whose X'X/n is well conditioned.
@@ -330,5 +316,3 @@ class LeastSquares(RidgeRegression):
             x_norm=x_norm,
             **options,
         )
-        self._asked = {k: v for k, v in self._asked.items() if k not in ("alpha", "smallest")}
-        self._asked |= {"condition": condition, "largest": largest}

@@ -51,7 +51,6 @@ from iceform.validation import (
     check_size,
     check_tensors,
     common_batch,
-    dtype_name,
     unit_roundoff,
 )
 
@@ -109,10 +108,6 @@ class OneLayerRidge(Emulator):
     ) -> None:  # fmt: skip
         Emulator.__init__(self, eps=eps, dtype=dtype, backend=backend)
         self.domain = Domain.of(dim, samples, bound, y_bound=y_bound, dtype=dtype)
-        self._asked: dict[str, Any] = {
-            "dim": dim, "samples": samples, "bound": bound, "y_bound": y_bound, "eps": eps,
-            "backend": backend,
-        }  # fmt: skip
 
     def _finish(self, least: float, grid: NormQuotient | None) -> None:
         """Fit the grid, or prove the one given anew; refuse what would not fit or hold."""
@@ -320,10 +315,7 @@ class OneLayerRidge(Emulator):
         return f"use fewer samples or features, or passes instead of tokens: {self._by_passes}"
 
     def _config(self) -> dict[str, Any]:
-        return {
-            **self._asked, "alpha": self.alpha, "grid": self.grid.to_dict(),
-            "dtype": dtype_name(self.dtype),
-        }  # fmt: skip
+        return {**super()._config(), "grid": self.grid.to_dict()}
 
     @classmethod
     def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
@@ -378,7 +370,6 @@ class OneLayerLeastSquares(OneLayerRidge):
                 "least as many samples as features, or a penalty (OneLayerRidge)"
             )
         top = self.domain.x**2 if largest is None else check_positive("largest", largest)
-        self._asked |= {"condition": condition, "largest": largest}
         self._finish(samples * top / self.condition, grid)
 
     @property
@@ -394,6 +385,3 @@ class OneLayerLeastSquares(OneLayerRidge):
                 f"|X|^2 is {found:.6g}, the certificate holds from {self.least:.6g} (condition "
                 f"{self.condition:g}); raise condition=, or give a penalty (OneLayerRidge)"
             )
-
-    def _config(self) -> dict[str, Any]:
-        return {name: value for name, value in super()._config().items() if name != "alpha"}

@@ -59,7 +59,6 @@ from iceform.validation import (
     check_size,
     check_tensors,
     common_batch,
-    dtype_name,
     unit_roundoff,
 )
 
@@ -500,26 +499,6 @@ class RowEmulator(Emulator):
         x, *weights = inputs
         layer = self.layer
         return Prompt(layer.pack(x, weights), layer.features, layer.roles)
-
-    def _config(self) -> dict[str, Any]:
-        return {
-            "dim": self.dim,
-            "samples": self.samples,
-            "bound": self.bound,
-            "weight_bound": self.weight_bound,
-            "reach": self.given_reach,
-            "nonzeros": self.nonzeros,
-            "eps": self.eps,
-            "regime": self.regime,
-            "encoding": self.encoding,
-            "dtype": dtype_name(self.dtype),
-            "backend": self.backend,
-        }
-
-    @classmethod
-    def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
-        options = {**arguments, "dtype": getattr(torch, arguments["dtype"])}
-        return cls(interpolant=it, **options)
 
     def _plan(self, layers: int, heads: int, more: int) -> Plan:
         layer = self.layer

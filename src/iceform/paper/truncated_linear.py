@@ -25,7 +25,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -48,7 +47,6 @@ from iceform.validation import (
     check_size,
     check_tensors,
     common_batch,
-    dtype_name,
     unit_roundoff,
 )
 
@@ -128,6 +126,8 @@ class TruncatedLinear(Emulator):
     eps, dtype, backend
         As for the other constructions; eps None accepts what the sizes give.
     """
+
+    held_apart = frozenset({"interpolant"})
 
     def __init__(
         self,
@@ -409,17 +409,3 @@ class TruncatedLinear(Emulator):
             literal_flops=2 * s.heads * count * (count * (d + 1) + 2 * total * d),
             fused_flops=8 * s.heads * self.samples * s.tokens,
         )
-
-    def _config(self) -> dict[str, Any]:
-        s = self.split
-        return {
-            "low": s.low, "high": s.high, "heads": s.heads, "dim": self.dim,
-            "samples": self.samples, "bound": self.bound, "weight_bound": self.weight_bound,
-            "tokens": s.tokens, "regime": self.regime, "sharpness": self.sharpness,
-            "guards": s.guards, "eps": self.eps, "backend": self.backend,
-            "dtype": dtype_name(self.dtype),
-        }  # fmt: skip
-
-    @classmethod
-    def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
-        return cls(**{**arguments, "dtype": getattr(torch, arguments["dtype"])}, interpolant=it)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from iceform.arithmetic import at_most, exactly
 from iceform.certificates.witness import ReplayedEntry
-from iceform.codec import encode
+from iceform.codec import decode, encode
 from iceform.errors import BoundError, PrecisionError
 from iceform.expressions import ScalarFunction
 from iceform.networks.pieces.base import (
@@ -75,6 +76,7 @@ class Activation(Piece):
     """An elementwise map; what tables and gates share."""
 
     kind = "activation"
+    fixed: ClassVar[dict[str, Any]] = {"high": float}
 
     def __init__(self, name: str, settings: PieceSettings, function: ScalarFunction, slope: float):
         super().__init__(name, settings)
@@ -160,11 +162,9 @@ class Activation(Piece):
     def config(self) -> dict[str, Any]:
         return {"function": self.function.name}
 
-    def ranges(self) -> dict[str, Any]:
-        return {"high": self.high}
-
-    def restore(self, ranges: dict[str, Any]) -> None:
-        self._set(float(ranges["high"]))
+    def restore(self, ranges: Mapping[str, Any]) -> None:
+        super().restore(ranges)
+        self._set(self.high)
 
 
 class TabulatedActivation(Activation):
@@ -308,8 +308,8 @@ class TabulatedActivation(Activation):
         # Without the cells of the proof, which would be most of the file: they are found again.
         return {**super().ranges(), "table": encode(replace(self.table, edges=None))}
 
-    def restore(self, ranges: dict[str, Any]) -> None:
-        self.high = float(ranges["high"])
+    def restore(self, ranges: Mapping[str, Any]) -> None:
+        self.high = decode(float, ranges["high"])
         self.table = proved_again(table_from(ranges["table"]), self.function)
 
 
