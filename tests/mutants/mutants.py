@@ -70,7 +70,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "another program on the same weights holds no eps",
         "paper/residual.py",
-        'held, room = self._asked["eps"] if eps == SAME else eps, self.layout.tokens',
+        'held, room = self.eps if eps == SAME else eps, self.layout.tokens',
         "held, room = None, self.layout.tokens",
         ("tests/paper/test_residual.py", "-k", "reprogramming"),
     ),

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from iceform import store
+from iceform.codec import decode, encode
 from iceform.errors import (
     IntegrityError,
     ParameterError,
@@ -41,7 +42,6 @@ from iceform.targets.text.features import TextFeatures
 from iceform.targets.text.in_weights import carried, sizes_with
 from iceform.targets.text.interpreter import TextRun, check
 from iceform.targets.text.layers import TextLayers
-from iceform.targets.text.numbers import NumberFormat
 from iceform.targets.text.proof import certify
 from iceform.targets.text.rotary import RotaryLayers
 from iceform.targets.text.syntax import ProgramText, TextError, parse
@@ -337,7 +337,7 @@ class TextComputer:
         check_path(folder)
         config, tensors = self._written
         record = {
-            "sizes": asdict(self.sizes), "mode": self.mode, "program": self.program,
+            "sizes": encode(self.sizes), "mode": self.mode, "program": self.program,
             "certificate": self.certificate.to_dict(), "weights_sha256": self.digest,
         }  # fmt: skip
         plain = {
@@ -358,11 +358,8 @@ class TextComputer:
         stored = store.read_folder(folder, (CONFIG, RECORD, CARD), KIND)
         record = stored.content
         try:
-            sizes = dict(record["sizes"])
-            form = NumberFormat(**sizes.pop("format"))
-            found = cls(
-                TextSizes(format=form, **sizes), mode=record["mode"], program=record["program"]
-            )
+            sizes = decode(TextSizes, record["sizes"])
+            found = cls(sizes, mode=record["mode"], program=record["program"])
         except (KeyError, TypeError) as broken:
             raise IntegrityError(f"{folder} does not describe a text computer: {broken}") from None
         if digest(stored.tensors) != found.digest:
