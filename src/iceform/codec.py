@@ -23,8 +23,6 @@ from torch import Tensor
 from iceform.errors import IntegrityError
 from iceform.validation import dtype_name
 
-__all__ = ["decode", "encode"]
-
 T = TypeVar("T")
 Tensors = dict[str, Tensor]
 

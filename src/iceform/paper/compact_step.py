@@ -205,7 +205,7 @@ class CompactStep(GradientStep):
         return LookUpLayout(self.domain.dim, self.domain.samples, self._room(self.interpolant))
 
     def _room(self, it: Interpolant) -> int:
-        return room_for(max(it.tokens, self._room))
+        return room_for(max(it.tokens, self._least_room))
 
     @property
     def _count(self) -> int:

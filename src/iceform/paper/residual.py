@@ -140,7 +140,7 @@ class ResidualEmulator(Emulator):
         self.rates = rates
         windowed.prepare(samples)  # beside the search for a table
         self._estimate = estimate
-        self._room = 1 if room is None else check_size("room", room)
+        self._least_room = 1 if room is None else check_size("room", room)
         self.interpolant = self._choose(loss.derivative, kinks, tokens, interpolant)
         error = self.certificate.error
         if self.eps is not None and not error <= self.eps:
@@ -324,7 +324,7 @@ class ResidualEmulator(Emulator):
     @property
     def layout(self) -> LookUpLayout:
         """Sizes of the look-up layer; they do not grow with the number of samples."""
-        tokens = room_for(max(self.interpolant.tokens, self._room))
+        tokens = room_for(max(self.interpolant.tokens, self._least_room))
         return LookUpLayout(self.domain.dim, min(_BLOCK, self.domain.samples), tokens)
 
     @property
