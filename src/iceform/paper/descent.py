@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from iceform import tuning
 from iceform.arithmetic import at_least, at_most, exactly, gram_eigenvalues
 from iceform.arithmetic.units import OUTWARD_FEW
 from iceform.certificates import Certificate, DerivationStep
@@ -88,7 +89,7 @@ class GradientDescent(Emulator):
         dim: int,
         samples: int,
         bound: float = 1.0,
-        eps: float | None = 1e-6,
+        eps: float | None = tuning.EPS,
         regime: str = "spectral",
         dtype: torch.dtype = torch.float64,
         backend: str = "auto",

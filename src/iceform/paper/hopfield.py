@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from iceform import tuning
 from iceform.arithmetic import at_most
 from iceform.certificates import Certificate, DerivationStep, Verification
 from iceform.codec import encode
@@ -92,7 +93,7 @@ class HopfieldMap(Emulator):
         *,
         samples: int,
         bound: float = 1.0,
-        eps: float | None = 1e-6,
+        eps: float | None = tuning.EPS,
         regime: str = "spectral",
         dtype: torch.dtype = torch.float64,
         backend: str = "auto",

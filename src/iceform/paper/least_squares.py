@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from iceform import tuning
 from iceform.arithmetic import at_most, exactly, gram_eigenvalues
 from iceform.arithmetic.units import UNIT
 from iceform.certificates import Certificate, DerivationStep
@@ -32,7 +33,6 @@ from iceform.tables import Interpolant
 from iceform.validation import check_positive, check_size, check_tensors, untraced
 
 _SETTLED = 1e-6  # what a solution may be longer than the radius
-_CONVERGENCE_SHARE = 0.5  # of eps for the distance to the solution; emulation gets the rest
 
 
 class RidgeRegression(Emulator):
@@ -74,7 +74,7 @@ class RidgeRegression(Emulator):
         radius: float = 1.0,
         steps: int | None = None,
         schedule: str = "chebyshev",
-        eps: float | None = 1e-6,
+        eps: float | None = tuning.EPS,
         regime: str = "spectral",
         dtype: torch.dtype = torch.float64,
         backend: str = "auto",
@@ -106,7 +106,7 @@ class RidgeRegression(Emulator):
         planned = Schedule.of(schedule, count, lr, hessian)
         # Iterates stay within ||w*|| + growth ||w0 - w*|| of the origin, and w0 = 0.
         w_norm = self.radius * (1 + planned.growth(hessian)) * (1 + EIGENVALUE_SLACK)
-        share = None if self.eps is None else (1 - _CONVERGENCE_SHARE) * self.eps
+        share = None if self.eps is None else self.eps / 2  # and half for convergence
         self.descent = GradientDescent.within(
             share,
             "squared",
@@ -151,7 +151,7 @@ class RidgeRegression(Emulator):
     def _count(self, steps: int | None, schedule: str, hessian: tuple[float, float]) -> int:
         if steps is not None:
             return check_size("steps", steps)
-        target = 1e-9 if self.eps is None else _CONVERGENCE_SHARE * self.eps
+        target = 1e-9 if self.eps is None else self.eps / 2
         return steps_needed(schedule, *hessian, 0.999 * target / self.radius)
 
     @property

@@ -36,7 +36,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from iceform import tuning
 from iceform.arithmetic import at_most
+from iceform.arithmetic.units import NOISE
 from iceform.certificates import Certificate, DerivationStep
 from iceform.errors import BoundError, PrecisionError, ProgramError
 from iceform.heads import Design, Features, FrozenNetwork, Head, Lift, Prompt, Row, attention, moves
@@ -53,10 +55,6 @@ from iceform.validation import (
     common_batch,
     unit_roundoff,
 )
-
-_TABLE_SHARE = 0.5  # of eps for the grid; rounding gets the rest
-_DEFAULT = 1e-6  # what the grid holds where no eps is asked for
-_SETTLED = 2.0**-40  # of |X|^2: the table reaches that much lower than data that are let in
 
 
 class OneLayerRidge(Emulator):
@@ -93,7 +91,7 @@ class OneLayerRidge(Emulator):
         samples: int,
         bound: float = 1.0,
         y_bound: float | None = None,
-        eps: float | None = 1e-6,
+        eps: float | None = tuning.EPS,
         dtype: torch.dtype = torch.float64,
         backend: str = "auto",
         grid: NormQuotient | None = None,
@@ -113,8 +111,8 @@ class OneLayerRidge(Emulator):
         """Fit the grid, or prove the one given anew; refuse what would not fit or hold."""
         domain, self.least = self.domain, least
         axes = domain.samples * domain.dim
-        wanted = _DEFAULT if self.eps is None else _TABLE_SHARE * self.eps
-        low = least * (1 - _SETTLED)
+        wanted = tuning.EPS if self.eps is None else self.eps / 2  # rounding gets the rest
+        low = least * (1 - NOISE)
         if min(domain.samples, domain.dim) > 1:
             one = NormQuotient.fit(1, domain.x, least=low / axes, alpha=self.alpha, eps=wanted)
             tokens = one.table.tokens
@@ -355,7 +353,7 @@ class OneLayerLeastSquares(OneLayerRidge):
         largest: float | None = None,
         bound: float = 1.0,
         y_bound: float | None = None,
-        eps: float | None = 1e-6,
+        eps: float | None = tuning.EPS,
         dtype: torch.dtype = torch.float64,
         backend: str = "auto",
         grid: NormQuotient | None = None,
@@ -380,7 +378,7 @@ class OneLayerLeastSquares(OneLayerRidge):
         """Shapes, dtype, device and bounds, and that |X|^2 is not too small."""
         super().check(*inputs)
         found = float(inputs[0].detach().double().square().sum((-2, -1)).min())
-        if not found >= self.least * (1 - _SETTLED / 2):
+        if not found >= self.least * (1 - NOISE / 2):
             raise BoundError(
                 f"|X|^2 is {found:.6g}, the certificate holds from {self.least:.6g} (condition "
                 f"{self.condition:g}); raise condition=, or give a penalty (OneLayerRidge)"

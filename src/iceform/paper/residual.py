@@ -24,6 +24,7 @@ from typing import Any, Required, Self, TypedDict
 import torch
 from torch import Tensor
 
+from iceform import tuning
 from iceform.arithmetic import at_most
 from iceform.certificates import Certificate, DerivationStep
 from iceform.errors import BoundError, CapacityError, PrecisionError
@@ -106,7 +107,7 @@ class ResidualEmulator(Emulator):
         dim: int,
         samples: int,
         bound: float = 1.0,
-        eps: float | None = 1e-6,
+        eps: float | None = tuning.EPS,
         regime: str = "spectral",
         dtype: torch.dtype = torch.float64,
         backend: str = "auto",

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, TypedDict
 import torch
 from torch import Tensor
 
+from iceform import tuning
 from iceform.arithmetic import at_most, exactly
 from iceform.arithmetic.units import LEAK_BITS
 from iceform.certificates import Certificate, DerivationStep
@@ -301,7 +302,7 @@ class RowEmulator(Emulator):
         weight_bound: float | None = None,
         reach: float | None = None,
         nonzeros: int | None = None,
-        eps: float | None = 1e-6,
+        eps: float | None = tuning.EPS,
         regime: str = "spectral",
         encoding: str = "rows",
         dtype: torch.dtype = torch.float64,

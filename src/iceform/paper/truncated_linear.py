@@ -40,6 +40,7 @@ from iceform.run.formulas import RampLookUps
 from iceform.tables import Grid, Interpolant, bounds
 from iceform.tables.local import intervals, local_weights
 from iceform.tables.posterior import largest, taylor
+from iceform.tables.regimes import HARD_SHARPNESS
 from iceform.validation import (
     check_bound,
     check_choice,
@@ -50,7 +51,6 @@ from iceform.validation import (
     unit_roundoff,
 )
 
-_HARD_SHARPNESS = 12.0  # e^-12: the temperature's share of the error is negligible
 _SPECTRAL_DELTA = 1e-10  # cells; aliasing of the spectral split at its default sharpness
 _TAIL = 4.4  # from the sum of geometric tails of two heads meeting at a seam, c >= 2
 _PER_CELL = 64  # mesh of the spectral split's certificate
@@ -164,7 +164,7 @@ class TruncatedLinear(Emulator):
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise BoundError(f"truncation needs finite low < high, got [{low!r}, {high!r}]")
         self.split = _Split(float(low), float(high), heads, count, g)
-        default = _HARD_SHARPNESS if hard else bounds.spectral_rule(_SPECTRAL_DELTA).sharpness
+        default = HARD_SHARPNESS if hard else bounds.spectral_rule(_SPECTRAL_DELTA).sharpness
         self.sharpness = default if sharpness is None else check_positive("sharpness", sharpness)
         if hard and self.sharpness < 2:
             raise BoundError(f"the hard split's bound needs sharpness >= 2, got {self.sharpness}")

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from iceform import store, tuning
 from iceform.arithmetic import at_most
+from iceform.arithmetic.units import OUTWARD_MOST
 from iceform.codec import decode, encode
 from iceform.errors import IceformError, IntegrityError, ProgramError
 from iceform.expressions.scalar import ScalarFunction
@@ -37,7 +38,6 @@ from iceform.tables.interpolant import MAKERS, Interpolant
 from iceform.tables.posterior import posterior_error, prove, thinned
 
 _ALIKE = 1.25  # times what is proved: more is stated of another function
-AS_GOOD = 1 + 2.0**-20  # of the error that was proved when it was written, on whatever machine
 
 
 def describe_table(it: Interpolant) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -115,7 +115,7 @@ def reached(stated: float, found: float, kind: str) -> float:
     IntegrityError
         If what is stated is less than what is proven.
     """
-    if kind == "proven" and not found <= AS_GOOD * stated:
+    if kind == "proven" and not found <= OUTWARD_MOST * stated:
         raise IntegrityError(
             f"the table states an error of {stated:.3g}, and {at_most(found, '.3g')} is proved of "
             "it: its "

@@ -36,10 +36,11 @@ from torch import Tensor
 from iceform.errors import ShapeError
 from iceform.expressions.formulas import Formula
 from iceform.heads import Design, Features, Head, Move, Row
-from iceform.targets.bounded_descent import MASK, ROUTE, BoundedDescent, DescentErrorBound
+from iceform.targets.bounded_descent import ROUTE, BoundedDescent, DescentErrorBound
 from iceform.targets.domain import DataDomain
 from iceform.targets.rounding import EPSILON, READ, KernelRounding, inflate
 from iceform.targets.stochastic_descent import StochasticDescent, StochasticErrorBound
+from iceform.targets.target import MASK
 
 
 @dataclass(frozen=True)

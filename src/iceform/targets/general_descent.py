@@ -59,10 +59,11 @@ from iceform.certificates import DerivationStep
 from iceform.expressions.formulas import Formula
 from iceform.heads import Design, Features, Head, Move, Row
 from iceform.tables import RoundingModel
-from iceform.targets.bounded_descent import MASK, ROUTE, BoundedDescent, DescentErrorBound
+from iceform.targets.bounded_descent import ROUTE, BoundedDescent, DescentErrorBound
 from iceform.targets.domain import DataDomain, check_data
 from iceform.targets.enclosed import Ball
 from iceform.targets.rounding import EPSILON, NORM, READ, SECOND_ORDER, KernelRounding, inflate
+from iceform.targets.target import MASK
 
 _ODDS = 1.25  # S over the largest slope: |r| stays below 0.8, the odds below 2.2
 _MADE = 6.0  # units: products that make a number of the prompt, and its rounding to the dtype

@@ -242,7 +242,7 @@ def _facts(formula: Formula, low: float, high: float, loss: Formula | None) -> S
 
 
 def _check_finite(formula: Formula, low: float, high: float, name: str) -> None:
-    mesh = torch.linspace(low, high, tuning.FORMULA_MESH, dtype=torch.float64)
+    mesh = torch.linspace(low, high, tuning.MESH + 1, dtype=torch.float64)
     finite = torch.isfinite(formula(mesh))
     if not bool(finite.all()):
         raise FormulaError(

@@ -10,7 +10,8 @@ from iceform.arithmetic import at_least
 from iceform.errors import BoundError, ProgramError
 from iceform_estimators.machine import ArraySource, Source
 
-_SMALLEST, _LARGEST = 1e-140, 1e140  # of distances whose squares, times 1e10, are normal
+_SMALLEST = 1e-140  # of distances whose squares, times 1e10, are normal
+_LARGEST = 1 / _SMALLEST
 _LARGEST_LABEL = 1e290  # sums of labels stay finite
 FARTHEST = 1e3  # queries are answered up to this many radii of the training samples
 

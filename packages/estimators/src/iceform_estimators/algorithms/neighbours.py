@@ -51,7 +51,7 @@ from iceform_estimators.algorithms.index_codes import IndexCodes
 from iceform_estimators.algorithms.record import EstimationAlgorithm, Peer, option
 from iceform_estimators.machine import Machine, MachineRun, Source
 
-_SUBNORMAL = 2.0**-1074
+_SUBNORMAL = math.ulp(0.0)
 _LEDGER = (
     ("prompt", "samples less a centre, |x|^2, their numbers, and the points that ask"),
     ("prompt", "which samples are hidden from a point: those it read before"),
