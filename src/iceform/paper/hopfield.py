@@ -38,6 +38,7 @@ from iceform.heads import (
 )
 from iceform.paper.base import Emulator, Plan
 from iceform.paper.gradients import GradientStep, ResidualMap
+from iceform.paper.residual import ResidualEmulator
 from iceform.paper.selection import choose
 from iceform.run import rounding_of
 from iceform.run.formulas import StoredLookUp
@@ -376,45 +377,36 @@ def _memory(layout: LookUpLayout, dtype: torch.dtype) -> FrozenNetwork:
     return layout.network([layout.embedding(), layer]).to(dtype)
 
 
-class HopfieldResidual(ResidualMap):
+class StoredTable(ResidualEmulator):
+    """What is looked up in a Hopfield layer instead of an attention head."""
+
+    def _build_network(self) -> FrozenNetwork:
+        return _memory(self.layout, self.dtype)
+
+    @property
+    def design(self) -> Design:
+        """The one head; its logits are those of the layer over beta."""
+        return _stored(self.layout)
+
+    @property
+    def plan(self) -> Plan:
+        """As for attention, without a sequence-side readout."""
+        return _hopfield_plan(super().plan, self.layout)
+
+
+class HopfieldResidual(StoredTable, ResidualMap):
     """f(w.x_i - y_i) x_i by one Hopfield layer (thrm:hopfield_sim_f, corrected).
 
     As :class:`ResidualMap`; the grid tokens are the stored patterns and the queries the states.
     """
 
-    def _build_network(self) -> FrozenNetwork:
-        return _memory(self.layout, self.dtype)
 
-    @property
-    def design(self) -> Design:
-        """The one head; its logits are those of the layer over beta."""
-        return _stored(self.layout)
-
-    @property
-    def plan(self) -> Plan:
-        """As for attention, without a sequence-side readout."""
-        return _hopfield_plan(super().plan, self.layout)
-
-
-class HopfieldStep(GradientStep):
+class HopfieldStep(StoredTable, GradientStep):
     """One gradient step by a Hopfield layer; the readout is the mean over its states.
 
     As :class:`GradientStep`. The value rows carry w, which the paper leaves out of Y: without it
     the layer can return a gradient but no step.
     """
-
-    def _build_network(self) -> FrozenNetwork:
-        return _memory(self.layout, self.dtype)
-
-    @property
-    def design(self) -> Design:
-        """The one head; its logits are those of the layer over beta."""
-        return _stored(self.layout)
-
-    @property
-    def plan(self) -> Plan:
-        """As for attention, without a sequence-side readout."""
-        return _hopfield_plan(super().plan, self.layout)
 
 
 def _hopfield_plan(plan: Plan, layout: LookUpLayout) -> Plan:

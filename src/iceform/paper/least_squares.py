@@ -30,7 +30,7 @@ from iceform.paper.descent import GradientDescent, backend_for
 from iceform.paper.schedules import EIGENVALUE_SLACK, Schedule, steps_needed
 from iceform.run import Backend
 from iceform.tables import Interpolant
-from iceform.validation import check_positive, check_size, check_tensors, untraced
+from iceform.validation import check_positive, check_size, untraced
 
 _SETTLED = 1e-6  # what a solution may be longer than the radius
 
@@ -185,14 +185,8 @@ class RidgeRegression(Emulator):
 
     def check(self, *inputs: Tensor) -> None:
         """Shapes and bounds, then the eigenvalues of X'X/n."""
-        if len(inputs) != 2:
-            raise TypeError(f"call with (X, y), got {len(inputs)} arguments")
-        x, y = inputs
-        n, d = self.domain.samples, self.domain.dim
-        device = x.device if isinstance(x, Tensor) else torch.device("cpu")
-        check_tensors({"x": (x, (n, d)), "y": (y, (n,))}, self.dtype, device)
-        self.domain.check_data(x, y)
-        data = x.detach().double()
+        self.domain.check_examples(inputs, self.dtype)
+        data = inputs[0].detach().double()
         seen, off = gram_eigenvalues(data)
         low, high = self.eigenvalues
         slack = EIGENVALUE_SLACK * high

@@ -51,7 +51,6 @@ from iceform.validation import (
     check_capacity,
     check_positive,
     check_size,
-    check_tensors,
     common_batch,
     unit_roundoff,
 )
@@ -221,13 +220,7 @@ class OneLayerRidge(Emulator):
 
     def check(self, *inputs: Tensor) -> None:
         """Shapes, dtype, device and bounds."""
-        if len(inputs) != 2:
-            raise TypeError(f"call with (X, y), got {len(inputs)} arguments")
-        x, y = inputs
-        n, d = self.domain.samples, self.domain.dim
-        device = x.device if isinstance(x, Tensor) else torch.device("cpu")
-        check_tensors({"x": (x, (n, d)), "y": (y, (n,))}, self.dtype, device)
-        self.domain.check_data(x, y)
+        self.domain.check_examples(inputs, self.dtype)
 
     def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
         return (2, 1), (self.domain.dim,)

@@ -143,11 +143,20 @@ class BoundedDescent(FeatureTarget):
         f, _, reach = self.settings(parameters)
         return DescentTables.of(f, self.looked_up, reach, self.torch_dtype)
 
-    @abstractmethod
     def path(
         self, x: Tensor, y: Tensor, **parameters: Any
     ) -> tuple[Float[Tensor, "t d"], Float[Tensor, "..."]]:
-        """The exact iterates w_0, ..., w_T and the residuals that are looked up, in float64."""
+        """The exact iterates w_0, ..., w_T and the residuals that are looked up, in float64.
+
+        Those of full batches; a descent that looks at fewer samples has others.
+        """
+        f, lr, _ = self.settings(parameters)
+        formula, x, y = Formula.parse(f), x.double(), y.double()
+        out = [x.new_zeros(self.dim)]
+        for _ in range(self.steps):
+            out.append(out[-1] - lr * x.T @ formula(x @ out[-1] - y) / len(x))
+        path = torch.stack(out)
+        return path, path @ x.T - y
 
     @abstractmethod
     def account(

@@ -56,7 +56,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.certificates import DerivationStep
-from iceform.expressions.formulas import Formula
 from iceform.heads import Design, Features, Head, Move, Row
 from iceform.tables import RoundingModel
 from iceform.targets.bounded_descent import ROUTE, BoundedDescent, DescentErrorBound
@@ -201,17 +200,6 @@ class GeneralDescent(BoundedDescent):
         value, slope = self.answer(features.center), features.center[-1, at["slope"]].abs()
         off, wrong = features.radius[-1, at["l"]], features.radius[-1, at["slope"]]
         return Ball(value, (off + value.abs() * wrong) / (slope - wrong).clamp(min=0))
-
-    def path(
-        self, x: Tensor, y: Tensor, **parameters: Any
-    ) -> tuple[Float[Tensor, "t d"], Float[Tensor, "t n"]]:
-        f, lr, _ = self.settings(parameters)
-        formula, x, y = Formula.parse(f), x.double(), y.double()
-        out = [x.new_zeros(self.dim)]
-        for _ in range(self.steps):
-            out.append(out[-1] - lr * x.T @ formula(x @ out[-1] - y) / len(x))
-        path = torch.stack(out)
-        return path, path @ x.T - y
 
     # ---------------------------------------------------------------------------- the certificate
 

@@ -95,10 +95,6 @@ class Formula:
     def __str__(self) -> str:
         return self.text
 
-    def to_text(self) -> str:
-        """The same as :attr:`text`."""
-        return self.text
-
     def to_latex(self) -> str:
         """For a page that sets mathematics."""
         return printing.latex(self.tree, self.variable)
