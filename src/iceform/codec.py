@@ -61,7 +61,8 @@ def _encoded_leaf(value: Any) -> Any:
 
 
 def _encoded(value: Any, tensors: Tensors | None, at: str) -> Iterator[tuple[str, Any]]:
-    for one in kept_fields(type(value)):
+    kind: type = type(value)
+    for one in kept_fields(kind):
         held, path = getattr(value, one.name), f"{at}.{one.name}" if at else one.name
         if "codec" in one.metadata:
             yield one.name, one.metadata["codec"][0](held)
