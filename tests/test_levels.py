@@ -18,7 +18,7 @@ ROOT = Path(iceform.__file__).parent
 
 # From the top down: a part imports only from those before it, whether at once or when called.
 LEVELS = (
-    "old_names", "tuning", "errors", "validation", "extensions", "store", "pretrained",
+    "old_names", "tuning", "errors", "validation", "codec", "extensions", "store", "pretrained",
     "arithmetic", "expressions",
     "tables", "heads", "run", "certificates", "paper", "computer",
     "targets", "networks", "zoo", "export", "bench", "lab",
@@ -179,7 +179,7 @@ def test_a_class_name_occurs_once():
 
 
 # What a reader cannot derive: numbers of modules, and floats in bodies. It may only fall.
-MOST_TUNING_NUMBERS = 1098
+MOST_TUNING_NUMBERS = 965
 PLAIN = {0.0, 0.5, 1.0, 2.0}
 
 

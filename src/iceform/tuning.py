@@ -5,6 +5,8 @@ narrower, memory is larger or smaller, and what is proven holds all the same. Ea
 beside it. Numbers of rounding are in :mod:`iceform.arithmetic.units`.
 """
 
+EPS = 1e-6  # the error that is certified where nobody asks for another
+
 # arithmetic/eigenvalues.py
 EIGENVALUES_BLOCK = 256  # rows of a Gram matrix that are summed at once
 
@@ -18,7 +20,6 @@ RESULT_SHOWN = 12  # entries of an answer that fit on a screen
 # certificates/witness.py
 WITNESS_RATE = 2e9  # multiplications a second that a literal pass may be counted on for
 WITNESS_ENTRIES = 8  # of a layer, at most
-WITNESS_WIDEST = 32  # tokens either side of a window, at most
 WITNESS_KEPT = 4  # prompts that are kept of a run, each as likely as any other
 REPLAY_SECONDS = 0.03  # that running entries again may take,
 WITNESS_APART = 2  # points run again that have a prompt each
@@ -32,9 +33,6 @@ REPLAYED = 16  # cycles or pieces of a run that are kept to be run again
 COMPILE_MOST_STEPS = 1000.0
 COMPILE_HELD = 32  # bytes a datum that is drawn: itself and three values made of it
 COMPILE_LOWER = 16.0  # a parameter without a range may be smaller by this factor than its default,
-
-# heads/variants.py
-ATTENTION_ENTRIES = 1 << 22  # of attention held at once: 32 MiB of float64, and as many logits
 
 # computer/computer.py
 COMPUTER_LOOK = 64  # cycles between two looks at whether a literal run has come to a halt
@@ -77,7 +75,6 @@ SPECTRAL_SCALES = (1.0, 0.3, 0.1, 0.03, 0.01)
 
 # computer/tables.py
 PROGRAM_TABLES_FITS = ((0.25, 6), (0.4, 4))  # sharpness and guards
-PROGRAM_TABLES_FIT_SHARE = 0.5  # of eps that a fitted table may use up
 # Cells of a table, from few to many; the first that holds eps is taken.
 PROGRAM_TABLES_TRIED = (6, 10, 16, 24, 36, 52, 76, 110, 160, 230, 330)
 # Kinked curves: how fast the spacing grows from a kink on, and the share of equally spaced entries.
@@ -97,16 +94,12 @@ EXTREMES_WORK = 1 << 14  # cells that one bound may cost
 EXTREMES_ROUNDS = 20  # bisections
 EXTREMES_BEYOND = 3  # coefficients after the one that is enclosed
 EXTREMES_LOOSE = 1.25  # the same for a ratio of derivatives
-EXTREMES_TIGHT = 1.05  # stop where the bound is within this factor of a value that is taken
+TIGHT = 1.05  # stop where a bound is within this factor of what nothing is below
 EXTREMES_NEGLIGIBLE = 2.0**-20  # of sup|f|/(half the range)^order: smaller derivatives need no care
 
 # expressions/formulas/formula.py
-FORMULA_MESH = 4097  # points at which a formula must be finite
 FORMULA_MOST_NODES = 10_000  # of a derivative
 FORMULA_MOST_DEPTH = 200  # of a tree, before Python runs out of stack
-
-# expressions/losses.py
-LOSSES_CURVATURE_MESH = 4097  # points at which the curvature of a user's loss is looked at
 
 # expressions/scalar.py
 SCALAR_ZOOM = 8  # each look is this much closer
@@ -119,7 +112,7 @@ SCALAR_MOST = 16  # more kinks than this is not a piecewise smooth function
 TRACING_MOST = 2000  # operations
 
 # heads/lookups.py
-ENTRIES_AT_ONCE = 1 << 22  # (samples, tokens) entries held at once: 32 MiB of float64
+ENTRIES_AT_ONCE = 1 << 22  # of attention or look-ups held at once: 32 MiB of float64
 
 # heads/network.py
 NETWORK_COPIED = 1 << 26  # bytes of copies that are kept, to be compared instead of hashed
@@ -136,8 +129,6 @@ BACKEND_MANY = 256  # tokens: of fewer a softmax over all is as quick
 
 # run/primitives.py
 PRIMITIVES_CACHED = 1 << 22  # bytes of samples that stay in cache between two looks at them
-# Of samples looked at together: they are read twice, so they stay in cache.
-PRIMITIVES_ROWS_BYTES = 1 << 22
 PRIMITIVES_ALIGNED = 128  # rows, so that only the last chunk has a block that is not whole
 PRIMITIVES_SMALL = 1 << 12  # weights: below this one softmax is quicker than a look-up's own call
 
@@ -145,9 +136,8 @@ PRIMITIVES_SMALL = 1 << 12  # weights: below this one softmax is quicker than a 
 WINDOWED_FEW = 4096  # samples whose sums cost nothing in float64
 # Rows summed in float32 before they are added in float64, where there are more.
 WINDOWED_BLOCK = 128
-WINDOWED_CHUNK = 1 << 15  # entries of z looked up at once, an operation at a time: in cache
 WINDOWED_LONGEST = 120.0  # seconds that a compiler may take
-WINDOWED_PART = 1 << 15  # entries, or rows of samples, that a thread takes at once
+WINDOWED_PART = 1 << 15  # entries, or rows of samples, at once in a thread: they stay in cache
 WINDOWED_LANES = 128  # entries that look_up.c looks up together
 WINDOWED_WAITS = 1 << 16  # entries that are worth waiting for the compiler
 
@@ -159,7 +149,7 @@ INTERPOLANT_NEWTON = 6  # steps from a table cell, each squaring the error of a 
 NUMBERS_AT_ONCE = 1 << 21  # entries of (points, window) held at once: 16 MiB of float64
 LOCAL_TAIL_SHARE = 2.0**-6  # of the table's own error that leaving far tokens out may add
 LOCAL_PER_CELL = 4  # intervals of a cell on which steepness and rounding are bounded,
-LOCAL_FEWEST = 512  # and of the whole range at least
+FEWEST_POINTS = 512  # and of the whole range: small grids see narrow features too
 LOCAL_WIDEST = 32  # tokens either side beyond which a window costs as much as the whole table
 
 # tables/norm_quotient.py
@@ -174,11 +164,8 @@ NORM_QUOTIENT_GROWTH = 1.08  # of the tokens along an axis, from one try to the 
 
 # tables/posterior.py
 POSTERIOR_MESH_FIRST = 16  # intervals per cell to start with
-MESH = 4096  # cells of a range in which kinks, or extremes of a polynomial, are looked for
-POSTERIOR_MESH_MOST = 4096  # intervals per cell at most
 POSTERIOR_MESH_WORK = 1 << 25  # intervals times window that one estimate may cost
 POSTERIOR_MESH_POLISH = 1 << 22  # the same once eps is held and only tightness is to be gained
-POSTERIOR_MESH_GOOD = 1.05  # stop refining when the remainder is this small a share of the whole
 POSTERIOR_ORDER = 8  # of the expansion: fewer intervals, dearer ones
 POSTERIOR_FIRST = 4  # intervals per cell to start with
 POSTERIOR_LEAST = 128  # intervals in all to start with
@@ -198,7 +185,6 @@ REGIMES_CHUNK = 1 << 14  # parts that are enclosed at once
 REGIMES_SAMPLES = 12  # sample points per token for the fit
 REGIMES_ROUGH_SAMPLES = 4  # the same while a fit is still rough
 REGIMES_CHECKS = 7  # check points per cell; coprime with the samples, so they fall between them
-REGIMES_FEWEST = 512  # sample and check points in all, so that small grids see narrow features
 REGIMES_MANY = 128  # cells beyond which half the samples per cell do
 REGIMES_FIT_ROWS = 12  # rows of the fit's matrix per token
 # Tokens tried, then bisected.
@@ -212,6 +198,6 @@ REGIMES_ROUGH = 64  # tokens beyond which grids are compared by fits to a third 
 REGIMES_QUICK = 129  # tokens beyond which one pass must do: a fit costs their cube
 REGIMES_RETRIES = 6  # larger grids tried when a certificate misses eps by a little
 
-# tables/storage.py
+MESH = 4096  # cells of a range, or of a cell, beyond which nothing is looked for
 PLACES = 257  # at which a function is compared with another
 STORAGE_MOST_FILES = 4096  # tables that the cache on disk keeps

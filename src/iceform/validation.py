@@ -24,7 +24,8 @@ from iceform.errors import (
 
 __all__ = [
     "check_capacity", "check_choice", "check_dtype", "check_eps", "check_positive", "check_size",
-    "full_precision", "guard", "plain_array", "plain_tensor", "tensor_of", "unit_roundoff",
+    "dtype_name", "full_precision", "guard", "plain_array", "plain_tensor", "tensor_of",
+    "unit_roundoff",
 ]  # fmt: skip
 
 _DTYPES = (torch.float32, torch.float64)
@@ -109,6 +110,17 @@ def check_dtype(dtype: object) -> torch.dtype:
         raise DtypeError(f"dtype must be torch.float32 or torch.float64, got {dtype!r}")
     assert isinstance(dtype, torch.dtype)
     return dtype
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """As people and files write it.
+
+    Example
+    -------
+    >>> dtype_name(torch.float32)
+    'float32'
+    """
+    return str(dtype).removeprefix("torch.")
 
 
 def unit_roundoff(dtype: torch.dtype) -> float:

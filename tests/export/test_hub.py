@@ -220,7 +220,7 @@ def resign(folder, change):
 )
 def test_a_network_cannot_name_other_code(tmp_path, op):
     folder = network().save_pretrained(tmp_path)
-    resign(folder, lambda c: c["graphs"][0]["nodes"][-1].__setitem__(1, op))
+    resign(folder, lambda c: c["graphs"][0]["nodes"][-1].update(op=op))
     with pytest.raises(IntegrityError, match="is no operation that a network can hold"):
         from_pretrained(folder)
 

@@ -70,7 +70,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "another program on the same weights holds no eps",
         "paper/residual.py",
-        'held, room = self._asked["eps"] if eps == SAME else eps, self.layout.tokens',
+        "held, room = self.eps if eps == SAME else eps, self.layout.tokens",
         "held, room = None, self.layout.tokens",
         ("tests/paper/test_residual.py", "-k", "reprogramming"),
     ),
@@ -295,15 +295,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a table whose function is lost is called proven",
         "tables/storage.py",
-        'kind="claimed", edges=edges',
-        'kind="proven", edges=edges',
+        '{**config, "kind": "claimed"}',
+        '{**config, "kind": "proven"}',
         ("tests/test_save_load.py",),
     ),
     Mutant(
         "a result from a file is called proven",
         "certificates/result.py",
-        'kind="claimed",',
-        'kind=said["kind"],',
+        'decode(cls, {**said, "kind": "claimed"})',
+        "decode(cls, said)",
         ("tests/test_save_load.py::test_a_result_comes_back_with_all_that_is_known_of_it",),
     ),
     Mutant(

@@ -308,7 +308,7 @@ def _narrow_step(loss, dtype):
 def test_a_pass_that_checks_as_it_reads_refuses_what_a_check_refuses(
     fault, loss, dtype, monkeypatch
 ):
-    monkeypatch.setattr(tuning, "PRIMITIVES_ROWS_BYTES", 1)  # several chunks
+    monkeypatch.setattr(tuning, "PRIMITIVES_CACHED", 1)  # several chunks
     em = _narrow_step(loss, dtype)
     x, y, w = (0.5 * torch.rand(s, dtype=dtype) for s in ((N, D), (N,), (D,)))
     y = torch.ones_like(y)

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from iceform import Interpolant
+from iceform.codec import decode, encode
 from iceform.errors import BoundError, ProgramError
 from iceform.tables import GradedGrid, Grid
-from iceform.tables.storage import describe_grid, grid_from
 from tests.tables.measure import UNIT
 
 F64 = torch.float64
@@ -178,7 +178,7 @@ def test_slopes_increase_so_that_logits_are_unimodal(grid):
 
 @pytest.mark.parametrize("grid", GRIDS)
 def test_description_survives_json(grid):
-    again = grid_from(json.loads(json.dumps(describe_grid(grid))))
+    again = decode(type(grid), json.loads(json.dumps(encode(grid))))
     assert again == grid
     assert torch.equal(again.nodes, grid.nodes)
     assert torch.equal(again.keys(0.4).slopes, grid.keys(0.4).slopes)

@@ -21,6 +21,7 @@ low part to underflow, an absolute error of 2^-1074.
 from __future__ import annotations
 
 import math
+import sys
 from typing import NamedTuple
 
 import torch
@@ -31,7 +32,7 @@ __all__ = [
     "power_of_two", "sub", "sum_last", "times_power", "two_prod", "two_sum",
 ]  # fmt: skip
 
-_BIAS, _BITS = 1023, 52
+_BIAS, _BITS = sys.float_info.max_exp - 1, sys.float_info.mant_dig - 1
 
 
 def exponent_of(x: Tensor) -> Tensor:
@@ -52,9 +53,9 @@ def times_power(x: Tensor, exponent: Tensor) -> Tensor:
 
 
 UNIT = 2.0**-98  # of the result of one operation; of e^x where that is above 1e-290
-SUMMED = 2.0**-98  # of the sum of magnitudes: products added by halves, up to 2^60 of them
+SUMMED = UNIT  # of the sum of magnitudes: products added by halves, up to 2^60 of them
 
-_SPLITTER = 2.0**27 + 1
+_SPLITTER = 2.0 ** (_BITS // 2 + 1) + 1
 _HALVINGS = 9
 _DEGREE = 9
 # ln 2 in three parts, to 1.4e-37.

@@ -37,6 +37,7 @@ import torch
 from torch import Tensor
 
 from iceform.errors import DtypeError
+from iceform.validation import dtype_name
 
 _WIDTH = 4  # products that the narrowest matrix unit (V100's) adds at once
 _WIDE = 2.0**-125  # formats that reach below this have the exponents of float32
@@ -62,7 +63,7 @@ class Format:
     @property
     def name(self) -> str:
         """The dtype as people say it."""
-        return str(self.dtype).removeprefix("torch.")
+        return dtype_name(self.dtype)
 
     @property
     def faithful(self) -> float:
@@ -93,7 +94,7 @@ class Format:
 def format_of(dtype: object) -> Format:
     """The model's view of a dtype."""
     if dtype not in _FORMATS:
-        names = ", ".join(str(known).removeprefix("torch.") for known in _FORMATS)
+        names = ", ".join(dtype_name(known) for known in _FORMATS)
         raise DtypeError(f"rounding is modelled for {names}, got {dtype!r}; convert to one of them")
     assert isinstance(dtype, torch.dtype)
     info = torch.finfo(dtype)

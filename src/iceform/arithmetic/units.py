@@ -9,16 +9,20 @@ are above ``1 + gamma(n)`` for the number n of roundings that went into it::
 from __future__ import annotations
 
 import math
+import sys
 
-UNIT = 2.0**-53  # unit roundoff of float64: half the distance from 1 to the next number
+# Unit roundoff of float64: half the distance from 1 to the next number.
+UNIT = sys.float_info.epsilon / 2
 EXP_UNITS = 4.0  # units in the last place by which exp, tanh, erf, ... of any library may be off
 LEAK_BITS = 8  # what a mask keeps out weighs this many bits less than rounding
 EXP_UNDERFLOW = 746.0  # e^-746 is 0 in float64, and sooner in narrower formats
+NOISE = 2.0**-40  # of a size: what is no more is taken for rounding
 SAFE_MINIMUM = 1e-300  # a divisor or an underflow that is still far from the least normal number
 
 OUTWARD_FEW = 1 + 2.0**-50  # up to 7 roundings
 OUTWARD = 1 + 2.0**-40  # up to 2^12 roundings
 OUTWARD_MANY = 1 + 2.0**-30  # up to 2^22 roundings
+OUTWARD_MOST = 1 + 2.0**-20  # up to 2^32 roundings
 OUTWARD_SINGLE = 1 + 2.0**-16  # a few roundings in float32
 
 

@@ -21,7 +21,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -31,9 +31,10 @@ from torch import Tensor
 
 from iceform import tuning
 from iceform.arithmetic import at_least, at_most, exactly
+from iceform.codec import decode, encode
 from iceform.errors import IceformError, IntegrityError, ProgramError, ShapeError
 from iceform.pretrained import Pretrained, unpacked, write
-from iceform.validation import full_precision, plain_tensor, tensor_of
+from iceform.validation import dtype_name, full_precision, plain_tensor, tensor_of
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ class ErrorBound:
         return f"|{self.compared}| <= {at_most(self.error)} in every entry ({known})"
 
     def __repr__(self) -> str:
-        dtype = str(self.dtype).removeprefix("torch.")
+        dtype = dtype_name(self.dtype)
         return f"{type(self).__name__}({self.statement}, {dtype}, {self.backend} backend)"
 
     def __str__(self) -> str:
@@ -153,7 +154,7 @@ class ErrorBound:
         wide = max([len(s.symbol) for s in self.derivation] + [len(t) for t in self.terms])
         lines = [self.statement, *self._beside(), "", self._holds]
         lines += [f"  {name}: {_show(value)}" for name, value in self.domain.items()]
-        dtype = str(self.dtype).removeprefix("torch.")
+        dtype = dtype_name(self.dtype)
         lines += [f"  arithmetic: {dtype}, {self.backend} backend"]
         lines += ["", "because"] if self.derivation else []
         for step in self.derivation:
@@ -173,38 +174,15 @@ class ErrorBound:
         """Lines below the statement."""
         return []
 
-    @classmethod
-    def _also(cls, said: Mapping[str, Any]) -> dict[str, Any]:
-        """Fields of a subclass, out of what its :meth:`to_dict` said."""
-        return {}
-
     def to_dict(self) -> dict[str, Any]:
         """All of it, derivation included, for JSON."""
-        return {
-            "error": self.error,
-            "compared": self.compared,
-            "kind": self.kind,
-            "terms": dict(self.terms),
-            "domain": dict(self.domain),
-            "dtype": str(self.dtype).removeprefix("torch."),
-            "backend": self.backend,
-            "derivation": [vars(step) for step in self.derivation],
-            "assumptions": list(self.assumptions),
-        }
+        said: dict[str, Any] = encode(self)
+        return said
 
     @classmethod
     def from_dict(cls, said: Mapping[str, Any]) -> Self:
         """What :meth:`to_dict` said, which nobody has proved again: it is "claimed"."""
-        plain = {name: said[name] for name in ("terms", "domain", "backend", "compared")}
-        return cls(
-            **plain,
-            error=float(said["error"]),
-            dtype=getattr(torch, said["dtype"]),
-            derivation=tuple(DerivationStep(**step) for step in said["derivation"]),
-            assumptions=tuple(said["assumptions"]),
-            kind="claimed",
-            **cls._also(said),
-        )
+        return decode(cls, {**said, "kind": "claimed"})
 
     def to_json(self) -> str:
         """All of it as JSON, derivation included."""
@@ -230,21 +208,15 @@ class Certificate(ErrorBound):
     """
 
     excess: Excess | None = None
-    verifier: Callable[..., Verification] | None = field(default=None, repr=False)
+    verifier: Callable[..., Verification] | None = field(
+        default=None, repr=False, metadata={"kept": False}
+    )
 
     def _beside(self) -> list[str]:
         if self.excess is None:
             return []
         # Whatever the distance rests on, this is proven where it was found.
         return [self.excess.explain("claimed" if self.kind == "claimed" else "proven")]
-
-    def to_dict(self) -> dict[str, Any]:
-        excess = None if self.excess is None else vars(self.excess)
-        return {**super().to_dict(), "excess": excess}
-
-    @classmethod
-    def _also(cls, said: Mapping[str, Any]) -> dict[str, Any]:
-        return {"excess": None if said["excess"] is None else Excess(**said["excess"])}
 
     @full_precision
     def verify(self, *inputs: Tensor, bits: int = 256) -> Verification:
@@ -402,12 +374,12 @@ class Attestation:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; whoever reads it back has a claim."""
-        return {name: value for name, value in asdict(self).items() if name != "claimed"}
+        return {name: value for name, value in encode(self).items() if name != "claimed"}
 
     @classmethod
     def from_dict(cls, said: Mapping[str, Any]) -> Attestation:
         """What :meth:`to_dict` said, which nobody has seen again: it is claimed."""
-        return cls(**{**said, "claimed": True})
+        return decode(cls, {**said, "claimed": True})
 
 
 def _share(part: Attestation) -> float:

@@ -144,7 +144,7 @@ def _allowed(
     sharpness = max((table.sharpness for table in tables), default=0.0)
     gaps = scores.amax(-1, keepdim=True) - scores
     tau = unit * (
-        2 * (entry.depth + 8) * terms + 16 * gaps + 16 + 12 * sharpness + 6 * tuning.WITNESS_WIDEST
+        2 * (entry.depth + 8) * terms + 16 * gaps + 16 + 12 * sharpness + 6 * tuning.LOCAL_WIDEST
     )
     tau = tau.masked_fill(settled(gaps, tau), 0.0)
     weights, sizes = torch.softmax(scores, -1), values.abs()[..., None, :]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+
 EXTRAS = {"matplotlib": "plots", "jinja2": "plots", "transformers": "export", "onnx": "export"}
 BROKEN = 1  # exit status when an answer is not where it was proven to be
 USAGE = 2  # exit status for what a user can mend
-INTERRUPTED = 130  # exit status after Ctrl-C: 128 + SIGINT, as shells have it
+INTERRUPTED = 128 + signal.SIGINT  # exit status after Ctrl-C, as shells have it
 
 
 def missing_extra(missing: ModuleNotFoundError) -> str | None:

@@ -115,7 +115,7 @@ def look_up(
 ) -> Float[Tensor, "*b h"]:
     """sum_k softmax_k(slopes z + biases) values, for every argument with the keys of its head."""
     flat = z.reshape(-1, z.shape[-1])
-    rows = max(1, tuning.ATTENTION_ENTRIES // slopes.numel())
+    rows = max(1, tuning.ENTRIES_AT_ONCE // slopes.numel())
     each = [_softmax(part, slopes, biases, values) for part in flat.split(rows)]
     return (each[0] if len(each) == 1 else torch.cat(each)).reshape(z.shape)
 

@@ -428,7 +428,7 @@ def _uniform(function: ScalarFunction, low: float, high: float, eps: float) -> I
             if best is None or fit.seen < best[2].seen:
                 best = (grid, sharpness, fit)
         assert best is not None
-        if best[2].seen <= max(tuning.PROGRAM_TABLES_FIT_SHARE * eps, _FLOOR * best[2].size):
+        if best[2].seen <= max(eps / 2, _FLOOR * best[2].size):
             break
         usable = best[2].seen <= _WORST * best[2].size
         if cells >= _ENOUGH and usable and best[2].seen > _SLOW * before:
@@ -501,9 +501,7 @@ def _graded(function: ScalarFunction, low: float, high: float, eps: float) -> In
             fit = fit_values(function, grid, _GRADED_SHARPNESS)
             if best is None or fit.seen < min(best[1].seen, before / 2):
                 best = (grid, fit)
-        if best is not None and (
-            best[1].seen <= tuning.PROGRAM_TABLES_FIT_SHARE * eps or best[1].seen > before / 2
-        ):
+        if best is not None and (best[1].seen <= eps / 2 or best[1].seen > before / 2):
             break
     if best is None:
         raise PrecisionError(

@@ -65,7 +65,7 @@ def extremes(f: Encloser, low: float, high: float, order: int) -> FunctionBounds
     floor = tuning.EXTREMES_NEGLIGIBLE * values.size * scale
 
     def unsettled(cells: Interval, seen: FunctionBounds) -> Tensor:
-        loose = cells.magnitude > max(tuning.EXTREMES_TIGHT * seen.seen_size, floor)
+        loose = cells.magnitude > max(tuning.TIGHT * seen.seen_size, floor)
         wrong_sign = (cells.low < 0) & (seen.seen_low >= 0)
         wrong_sign |= (cells.high > 0) & (seen.seen_high <= 0)
         return loose | (wrong_sign & (cells.magnitude > floor))

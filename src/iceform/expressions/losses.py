@@ -318,7 +318,8 @@ class Loss:
             return *proven, ()
         if known is not None and stated:
             return *known, (f"the slope of {self.derivative.name} is as stated",)
-        mesh = torch.linspace(low, high, tuning.LOSSES_CURVATURE_MESH, dtype=torch.float64)
+        points = tuning.MESH + 1
+        mesh = torch.linspace(low, high, points, dtype=torch.float64)
         derivatives = self.derivative.derivatives(mesh, 1)
         name = self.derivative.name
         if derivatives is None:
@@ -329,7 +330,7 @@ class Loss:
         margin = _CURVATURE_MARGIN * max(abs(least), abs(most))
         # A derivative that is seen to be monotone is taken to be monotone: the loss is convex.
         low_end = least if least >= 0 else least - margin
-        assumed = f"the slope of {name} is read off {tuning.LOSSES_CURVATURE_MESH} points, 5% added"
+        assumed = f"the slope of {name} is read off {points} points, 5% added"
         return low_end, most + margin, (assumed,)
 
     def check_labels(self, y: Tensor) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from iceform import tuning
 from iceform.arithmetic import Interval, Jet
 from iceform.arithmetic.doubled import Doubled
-from iceform.arithmetic.units import SAFE_MINIMUM
+from iceform.arithmetic.units import NOISE, SAFE_MINIMUM
 from iceform.errors import BoundError, DtypeError, ProgramError, ShapeError
 from iceform.expressions.ball_tensors import BallTensor
 from iceform.expressions.extremes import extremes
@@ -28,7 +28,7 @@ from iceform.validation import full_precision
 Scalar = Callable[[Tensor], Tensor]
 Encloser = Callable[[Interval, int], Jet]
 
-_FAR, _LINEAR = 2.0**20, 2.0**-40  # how far a line is followed, and what its slope may round by,
+_FAR, _LINEAR = 2.0**20, NOISE  # how far a line is followed, and what its slope may round by,
 _LEAST = 2.0**-1070  # or, where numbers are next to nothing, this
 _AGREE = 2.0**-20  # of the largest value there: far more than rounding, less than another function
 

@@ -36,6 +36,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from iceform import tuning
+from iceform.codec import decode, encode
 from iceform.errors import IntegrityError, ProgramError
 from iceform.heads.design import Design, attention
 from iceform.heads.head import Head, Row, identity, moves, products, rows
@@ -50,6 +51,14 @@ from iceform.validation import check_capacity, common_batch
 MARGIN = 2.0**50  # of another block's tokens
 HIDDEN = 2.0**45  # of tokens that hold nothing
 LARGEST_LOGIT = 2.0**40  # that a prompt may make: far above -HIDDEN
+
+
+# Files hold the pairs (name, size) alone.
+_SIZES = {"codec": (lambda features: encode(features.sizes), lambda said: Features(_pairs(said)))}
+
+
+def _pairs(said: Any) -> tuple[tuple[str, int], ...]:
+    return decode(tuple[tuple[str, int], ...], said)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +76,7 @@ class Prompt(Pretrained, kept_as="Prompt"):
     """
 
     tokens: Float[Tensor, "*b n d"]
-    features: Features
+    features: Features = field(metadata=_SIZES)
     roles: tuple[str, ...]
 
     def __repr__(self) -> str:
@@ -85,18 +94,16 @@ class Prompt(Pretrained, kept_as="Prompt"):
         return "Tokens for a frozen network to read.", {}
 
     def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        features = [list(pair) for pair in self.features.sizes]
-        return {"features": features, "roles": list(self.roles)}, {"tokens": self.tokens}
+        tensors: dict[str, Tensor] = {}
+        return encode(self, tensors), tensors
 
     @classmethod
     def unpack(cls, content: dict[str, Any], tensors: dict[str, Tensor], **_: Any) -> Prompt:
-        features = Features(tuple((str(name), int(size)) for name, size in content["features"]))
-        tokens = tensors["tokens"]
-        if tuple(tokens.shape[-2:]) != (len(content["roles"]), features.total):
-            raise IntegrityError(
-                f"tokens of shape {tuple(tokens.shape)} do not fit their description"
-            )
-        return Prompt(tokens, features, tuple(content["roles"]))
+        prompt = decode(Prompt, content, tensors)
+        shape = tuple(prompt.tokens.shape)
+        if shape[-2:] != (len(prompt.roles), prompt.features.total):
+            raise IntegrityError(f"tokens of shape {shape} do not fit their description")
+        return prompt
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,7 @@ def chunk_rows(entries: int, least: int) -> int:
     Libraries multiply the rows that are left over from their tiles in another order of summation.
     With powers of two there are such rows in the last chunk alone.
     """
-    held = max(1, tuning.ATTENTION_ENTRIES // max(1, entries))
+    held = max(1, tuning.ENTRIES_AT_ONCE // max(1, entries))
     return int(max(next_power_of_two(least), 1 << (held.bit_length() - 1)))
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from iceform.arithmetic.units import OUTWARD
 from iceform.errors import ProgramError
 from iceform.expressions import ScalarFunction
 from iceform.networks.pieces import Activation, Gate, PieceSettings, TabulatedActivation, Tails
@@ -21,6 +22,9 @@ _SHARPEST = 2.0**60  # a head that picks the larger of two tokens: off by 0.2785
 # tanh and erf are within 4 units of their last place: mish is three of them and a product.
 UNITS = 64.0
 _BISECTIONS = 60  # float64 has no more bits than this
+
+
+_GELU_TAILS = Tails(8.0, 1.0, 5e-15)  # 8 Q(8) < 5e-15; the tanh form has less
 
 
 @dataclass(frozen=True)
@@ -44,14 +48,14 @@ def _silu_slope() -> float:
         middle = 0.5 * (low + high)
         low, high = (middle, high) if middle * math.tanh(middle / 2) < 2 else (low, middle)
     sigma = 1 / (1 + math.exp(-low))
-    return sigma * (1 + low * (1 - sigma)) * (1 + 1e-12)
+    return sigma * (1 + low * (1 - sigma)) * OUTWARD
 
 
 def _gelu_slope() -> float:
     """Phi(z) + z phi(z) at z = sqrt 2, where the derivative phi(z)(2 - z^2) vanishes."""
     root = math.sqrt(2)
     phi = math.exp(-1) / math.sqrt(2 * math.pi)
-    return (0.5 * (1 + math.erf(1.0)) + root * phi) * (1 + 1e-12)
+    return (0.5 * (1 + math.erf(1.0)) + root * phi) * OUTWARD
 
 
 def _tanh_gelu(z: Tensor) -> Tensor:
@@ -64,8 +68,8 @@ def _smooth(call: Callable[[Tensor], Tensor], name: str) -> ScalarFunction:
 
 # sup |f''| is 2 phi(0) = 0.7979 for GELU, 1/2 for SiLU, 4/(3 sqrt 3) for tanh, 1/(6 sqrt 3) for the
 # sigmoid, 1/4 for softplus, sqrt(8/(pi e)) for erf; the tests look for larger ones on a mesh.
-# Beyond a tail's reach f is its line but for 8 Q(8) < 5e-15 (GELU; the tanh form less),
-# 1 - tanh 14 < 1.5e-12, e^-28 < 7e-13, erfc 5 < 1.6e-12.
+# Beyond a tail's reach f is its line but for 1 - tanh 14 < 1.5e-12, e^-28 < 7e-13 and
+# erfc 5 < 1.6e-12.
 ACTIVATIONS: dict[str, KnownActivation] = {
     "relu": KnownActivation(
         ScalarFunction(torch.relu, "relu", kinks=(0.0,)),
@@ -77,7 +81,7 @@ ACTIVATIONS: dict[str, KnownActivation] = {
     ),
     "silu": KnownActivation(_smooth(F.silu, "silu"), _silu_slope(), 0.5, 1.0, gain=1.0),
     "gelu": KnownActivation(
-        _smooth(F.gelu, "gelu"), _gelu_slope(), 0.798, gain=1.0, tails=Tails(8.0, 1.0, 5e-15)
+        _smooth(F.gelu, "gelu"), _gelu_slope(), 0.798, gain=1.0, tails=_GELU_TAILS
     ),
     # The tanh form of GELU is as steep as GELU to 4e-4, checked on a mesh by the tests.
     "gelu_tanh": KnownActivation(
@@ -85,7 +89,7 @@ ACTIVATIONS: dict[str, KnownActivation] = {
         _gelu_slope() + 1e-3,
         0.80,
         gain=1.0,
-        tails=Tails(8.0, 1.0, 5e-15),
+        tails=_GELU_TAILS,
     ),
     "tanh": KnownActivation(
         _smooth(torch.tanh, "tanh"), 1.0, 0.77, size=1.0, gain=1.0, tails=Tails(14.0, 0.0, 1.5e-12)
@@ -98,10 +102,10 @@ ACTIVATIONS: dict[str, KnownActivation] = {
     "mish": KnownActivation(_smooth(F.mish, "mish"), 1.0885, 0.67, gain=1.0),
     "erf": KnownActivation(
         _smooth(torch.erf, "erf"),
-        2 / math.sqrt(math.pi) * (1 + 1e-12),
+        2 / math.sqrt(math.pi) * OUTWARD,
         0.968,
         size=1.0,
-        gain=2 / math.sqrt(math.pi) * (1 + 1e-12),
+        gain=2 / math.sqrt(math.pi) * OUTWARD,
         tails=Tails(5.0, 0.0, 1.6e-12),
     ),
 }

@@ -27,7 +27,7 @@ from iceform.networks.pieces import (
     Norm,
     Piece,
 )
-from iceform.networks.rewriting import Const, rewritten
+from iceform.networks.rewriting import EPSILON, Const, rewritten
 
 _CASTS = {"to", "_to_copy", "type_as"}
 _CHECKS = {"_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range",
@@ -355,7 +355,9 @@ class Conversion:
         return self.on(node, piece, ids)
 
     def _norm(self, node: fx.Node, args: Any) -> Any:
-        x, shape, weight, bias, eps = (*args, None, None, 1e-5)[:5] if len(args) < 5 else args[:5]
+        x, shape, weight, bias, eps = (
+            (*args, None, None, EPSILON)[:5] if len(args) < 5 else args[:5]
+        )
         if self.is_active((weight, bias)):
             return None
         weight, bias = (None if c is None else c.tensor.double() for c in (weight, bias))

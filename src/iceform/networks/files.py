@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from iceform.codec import decode, encode
 from iceform.errors import IntegrityError
 from iceform.networks.activations import make_activation
 from iceform.networks.frozen import FrozenLayers, NetworkSizes, identity_table
-from iceform.networks.graph import NetworkGraph
+from iceform.networks.graph import graph_from
 from iceform.networks.model import NetworkModel
 from iceform.networks.pieces import (
     Activation,
@@ -31,27 +31,27 @@ if TYPE_CHECKING:
     from iceform.networks.network import InContext
 
 
+_SETTINGS = ("eps", "dtype", "backend", "headroom", "on_range")
+_KINDS: dict[str, type[Piece]] = {
+    piece.kind: piece for piece in (AttentionPiece, EmbeddingMap, LinearMap, Norm, ProductPiece)
+}
+
+
 def pack(network: InContext) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Everything that :func:`unpack` needs: a JSON-ready config and the prompts' tensors."""
     s = network.settings
     config = {
         "title": network.model.title,
         "arguments": network.model.signature.parameters,
-        "graphs": [g.to_dict() for g in network.model.graphs],
-        "settings": {
-            "eps": s.eps,
-            "dtype": str(s.dtype).removeprefix("torch."),
-            "backend": s.backend,
-            "headroom": s.headroom,
-            "on_range": s.on_range,
-        },
-        "sizes": network.frozen.sizes.to_dict(),
+        "graphs": [encode(g) for g in network.model.graphs],
+        "settings": encode({name: getattr(s, name) for name in _SETTINGS}),
+        "sizes": encode(network.frozen.sizes),
         "pieces": [
             {"name": p.name, "kind": p.kind, "made": p.config(), "ranges": p.ranges()}
             for p in network.pieces
         ],
         "not_emulated": network.model.left,
-        "certificate": json.loads(network.certificate.to_json()),
+        "certificate": network.certificate.to_dict(),
         "digest": network.digest,
     }
     return config, dict(network.model.state_dict())
@@ -68,7 +68,7 @@ def unpack(config: dict[str, Any], tensors: dict[str, Tensor]) -> NetworkModel:
         on_range=check_choice("on_range", given["on_range"], ("raise", "widen")),
     )
     model = NetworkModel(settings, Signature(config["arguments"]), None, title=config["title"])
-    model.graphs = [NetworkGraph.from_dict(g) for g in config["graphs"]]
+    model.graphs = [graph_from(g) for g in config["graphs"]]
     model.left, model.settled = dict(config["not_emulated"]), True
     _restore(model, config, tensors)
     return model
@@ -77,7 +77,7 @@ def unpack(config: dict[str, Any], tensors: dict[str, Tensor]) -> NetworkModel:
 def _restore(model: NetworkModel, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     settings = model.settings
     table = identity_table(settings.eps, settings.dtype)
-    sizes = NetworkSizes(**config["sizes"])
+    sizes = decode(NetworkSizes, config["sizes"])
     settings.frozen = FrozenLayers(sizes, table, settings.dtype)
     # Pieces may stand below others: those above come first.
     for saved in sorted(config["pieces"], key=lambda saved: str(saved["name"]).count(".")):
@@ -110,25 +110,8 @@ def _made(saved: dict[str, Any], tensors: dict[str, Tensor], settings: PieceSett
     try:
         if kind == Activation.kind:
             return make_activation(made["function"], name, settings)
-        if kind == AttentionPiece.kind:
-            return AttentionPiece(
-                name, settings, int(made["head_dim"]), int(made["value_dim"]),
-                scale=float(made["scale"]), causal=bool(made["causal"]),
-            )  # fmt: skip
-        if kind == ProductPiece.kind:
-            inner = made["inner"]
-            return ProductPiece(name, settings, inner=None if inner is None else int(inner))
-        weight = tensors[f"{name}.weight"]
-        if kind == EmbeddingMap.kind:
-            return EmbeddingMap(name, settings, weight)
-        bias = tensors[f"{name}.bias"]
-        if kind == Norm.kind:
-            return Norm(
-                name, settings, len(weight), weight, bias, float(made["floor"]),
-                centred=bool(made["centred"]),
-            )  # fmt: skip
-        if kind == LinearMap.kind:
-            return LinearMap(name, settings, weight, bias, rounded=bool(made["rounded"]))
+        if kind in _KINDS:
+            return _KINDS[kind].made(name, settings, tensors, made)
     except (KeyError, TypeError, ValueError) as broken:
         raise IntegrityError(f"not the description of a piece: {broken!r}") from None
     raise IntegrityError(f"{kind!r} is no kind of piece")

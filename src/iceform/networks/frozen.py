@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -89,10 +89,6 @@ class NetworkSizes:
         """
         tokens = 1 << max(_FEWEST_TOKENS, tokens - 1).bit_length()
         return cls(inputs + 1, min(_ROWS, outputs), max(2, head_dim), max(1, value_dim), tokens)
-
-    def to_dict(self) -> dict[str, int]:
-        """For JSON."""
-        return asdict(self)
 
 
 def identity_table(eps: float | None, dtype: torch.dtype) -> Interpolant:

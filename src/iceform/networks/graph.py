@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from iceform.codec import decode
 from iceform.errors import IntegrityError
 
 _SIZES: dict[str, Callable[..., Any]] = {
@@ -37,6 +38,48 @@ class Ref:
     """What another node computed."""
 
     name: str
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Ref):
+        return {"ref": value.name}
+    if isinstance(value, tuple | list):
+        return [_plain(v) for v in value]
+    if isinstance(value, Mapping):
+        return {"map": {k: _plain(v) for k, v in value.items()}}
+    if isinstance(value, torch.dtype | torch.device | torch.layout | torch.memory_format):
+        return {"torch": str(value)}
+    if isinstance(value, float) and not abs(value) < float("inf"):
+        return {"float": str(value)}
+    return value
+
+
+def _read(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_read(v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, inner),) = value.items()
+    if kind == "ref":
+        return Ref(str(inner))
+    if kind == "map":
+        return {str(k): _read(v) for k, v in inner.items()}
+    if kind == "float":
+        return float(inner)
+    return _torch_value(inner)
+
+
+def _torch_value(name: str) -> Any:
+    if name in _DTYPES:
+        return _DTYPES[name]
+    known = {str(v): v for v in vars(torch).values()
+             if isinstance(v, torch.layout | torch.memory_format)}  # fmt: skip
+    return known[name] if name in known else torch.device(name)
+
+
+# What an operation takes has no one type.
+_ARGUMENTS = {"codec": (_plain, lambda said: tuple(_read(said)))}
+_NAMED = {"codec": (_plain, lambda said: dict(_read(said)))}
 
 
 @dataclass(frozen=True)
@@ -61,8 +104,8 @@ class NetworkNode:
 
     name: str
     op: str
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    args: tuple[Any, ...] = field(default=(), metadata=_ARGUMENTS)
+    kwargs: Mapping[str, Any] = field(default_factory=dict, metadata=_NAMED)
     where: str = ""
     active: bool = False
     shape: tuple[int | None, ...] | None = None
@@ -190,7 +233,7 @@ class NetworkGraph:
     ranks: tuple[int, ...]
     guards: tuple[Guard, ...]
     nodes: tuple[NetworkNode, ...]
-    results: tuple[Any, ...]
+    results: tuple[Any, ...] = field(metadata=_ARGUMENTS)
     output: Any
 
     def fits(self, given: Any, tensors: Sequence[Tensor], *, sizes: bool = True) -> bool:
@@ -271,47 +314,17 @@ class NetworkGraph:
                 del values[name]
         return list(_filled(self.results, values))
 
-    # ------------------------------------------------------------------------------------- files
 
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            "given": self.given,
-            "dtypes": [str(d) for d in self.dtypes],
-            "ranks": list(self.ranks),
-            "guards": [[g.index, g.dim, g.relation, g.other] for g in self.guards],
-            "nodes": [
-                [n.name, n.op, _plain(n.args), _plain(n.kwargs), n.where, n.active, n.shape]
-                for n in self.nodes
-            ],
-            "results": _plain(self.results),
-            "output": self.output,
-        }
-
-    @classmethod
-    def from_dict(cls, saved: Mapping[str, Any]) -> NetworkGraph:
-        """The inverse; every operation is looked up among those that there are."""
-        try:
-            nodes = tuple(
-                NetworkNode(str(name), str(op), tuple(_read(args)), dict(_read(kwargs)), str(where),
-                     bool(active), None if shape is None else tuple(shape))
-                for name, op, args, kwargs, where, active, shape in saved["nodes"]
-            )  # fmt: skip
-            guards = tuple(
-                Guard(int(i), int(d), str(r), o if isinstance(o, int) else (int(o[0]), int(o[1])))
-                for i, d, r, o in saved["guards"]
-            )
-            found = cls(
-                saved["given"], tuple(_DTYPES[d] for d in saved["dtypes"]),
-                tuple(int(r) for r in saved["ranks"]), guards, nodes,
-                tuple(_read(saved["results"])), saved["output"],
-            )  # fmt: skip
-        except (KeyError, TypeError, ValueError, IndexError) as broken:
-            raise IntegrityError(f"not the graph of a network: {broken!r}") from None
-        for node in nodes:
-            if node.op not in ("input", "constant", "piece"):
-                function_of(node.op)
-        return found
+def graph_from(saved: Any) -> NetworkGraph:
+    """The graph that a file holds; every operation is looked up among those that there are."""
+    try:
+        found = decode(NetworkGraph, saved)
+    except (KeyError, TypeError, ValueError, IndexError) as broken:
+        raise IntegrityError(f"not the graph of a network: {broken}") from None
+    for node in found.nodes:
+        if node.op not in ("input", "constant", "piece"):
+            function_of(node.op)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -364,40 +377,3 @@ def _filled(value: Any, values: Mapping[str, Any]) -> Any:
     if isinstance(value, Mapping):
         return {k: _filled(v, values) for k, v in value.items()}
     return value
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Ref):
-        return {"ref": value.name}
-    if isinstance(value, tuple | list):
-        return [_plain(v) for v in value]
-    if isinstance(value, Mapping):
-        return {"map": {k: _plain(v) for k, v in value.items()}}
-    if isinstance(value, torch.dtype | torch.device | torch.layout | torch.memory_format):
-        return {"torch": str(value)}
-    if isinstance(value, float) and not abs(value) < float("inf"):
-        return {"float": str(value)}
-    return value
-
-
-def _read(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_read(v) for v in value]
-    if not isinstance(value, dict):
-        return value
-    ((kind, inner),) = value.items()
-    if kind == "ref":
-        return Ref(str(inner))
-    if kind == "map":
-        return {str(k): _read(v) for k, v in inner.items()}
-    if kind == "float":
-        return float(inner)
-    return _torch_value(inner)
-
-
-def _torch_value(name: str) -> Any:
-    if name in _DTYPES:
-        return _DTYPES[name]
-    known = {str(v): v for v in vars(torch).values()
-             if isinstance(v, torch.layout | torch.memory_format)}  # fmt: skip
-    return known[name] if name in known else torch.device(name)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from iceform.arithmetic import at_most
+from iceform.arithmetic.units import NOISE
 from iceform.certificates import Certificate, DerivationStep, Enclosure, weakest
 from iceform.errors import IntegrityError
 from iceform.networks.certifying import Certifying, OpenStepError
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from iceform.networks.network import InContext
 
 _FLOAT64 = "float64 exp is within 2 units of its last place, tanh, erf and their kin within 4"
+
+
+_UNKEPT = {"kept": False}  # of no file
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -40,15 +44,17 @@ class InputEnclosure(Enclosure):
         threads or on another device sums may round otherwise.
     """
 
-    bounds: tuple[Tensor, ...] = ()
-    outputs: tuple[Tensor, ...] = field(default=(), repr=False)
+    bounds: tuple[Tensor, ...] = field(default=(), metadata=_UNKEPT)
+    outputs: tuple[Tensor, ...] = field(default=(), repr=False, metadata=_UNKEPT)
 
 
 @dataclass(frozen=True, eq=False)
 class RangeCertificate(Certificate):
     """What is proven of every input in range."""
 
-    of_input: Callable[..., InputEnclosure] | None = field(default=None, repr=False)
+    of_input: Callable[..., InputEnclosure] | None = field(
+        default=None, repr=False, metadata=_UNKEPT
+    )
 
     def __call__(
         self, *args: Any, functional: Tensor | None = None, **kwargs: Any
@@ -145,7 +151,7 @@ def _hold(
     want = floats_of(network.model.original(structure, tensors))
     found = [t for t in ours if t.is_floating_point()]
     for a, b, bound in zip(found, want, bounds, strict=True):
-        room = bound + 2.0**-40 * b.abs().max()
+        room = bound + NOISE * b.abs().max()
         off = (a.double() - b).abs()
         if not bool((off <= room).all()):
             raise IntegrityError(

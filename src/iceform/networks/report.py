@@ -11,6 +11,7 @@ import torch
 
 from iceform.arithmetic import at_most
 from iceform.networks.frozen import NetworkSizes
+from iceform.validation import dtype_name
 
 _HEADINGS = ("piece", "kind", "how", "range", "tokens", "certified", "measured", "carried")
 
@@ -84,7 +85,7 @@ class Report:
 
     def to_json(self) -> str:
         """All of it."""
-        whole = {**asdict(self), "dtype": str(self.dtype).removeprefix("torch.")}
+        whole = {**asdict(self), "dtype": dtype_name(self.dtype)}
         return json.dumps(_known(whole), indent=2)
 
     def __str__(self) -> str:

@@ -28,6 +28,7 @@ from iceform.networks.capture import op_of
 if TYPE_CHECKING:
     from iceform.networks.convert import Conversion
 
+EPSILON = 1e-5  # of a norm, where aten is told none
 _DENSE = 2**22  # entries of a matrix that holds a convolution in groups, with its zeros
 _SELU = (1.6732632423543772, 1.0507009873554805)  # alpha and scale
 
@@ -337,7 +338,7 @@ def _instance_norm(
 
 
 def _group_norm(
-    w: Writer, x: Any, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5,
+    w: Writer, x: Any, groups: int, weight: Any = None, bias: Any = None, eps: float = EPSILON,
     *rest: Any,
 ) -> Any:  # fmt: skip
     del rest
@@ -350,7 +351,7 @@ def _group_norm(
 
 
 def _layer_norm(
-    w: Writer, x: Any, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5,
+    w: Writer, x: Any, shape: Any, weight: Any = None, bias: Any = None, eps: float = EPSILON,
     *rest: Any,
 ) -> Any:  # fmt: skip
     del rest

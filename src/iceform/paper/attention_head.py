@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor
@@ -75,6 +75,8 @@ class AttentionHead(RowEmulator):
     dtype, backend
         What the certificate is for.
     """
+
+    held_apart = frozenset({"interpolant", "grid_tokens"})
 
     def __init__(
         self,
@@ -305,14 +307,3 @@ class AttentionHead(RowEmulator):
         outputs = self.layer.outputs
         more = outputs * outputs + self.samples**2
         return self._plan(layers=2, heads=outputs + self.heads, more=more)
-
-    def _config(self) -> dict[str, Any]:
-        config = super()._config()
-        return {
-            "dim": config.pop("dim"),
-            "head_dim": self.head_dim,
-            "value_dim": self.value_dim,
-            "tokens": config.pop("samples"),
-            "heads": self.heads,
-            **config,
-        }

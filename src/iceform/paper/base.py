@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import wraps
 from typing import Any, ClassVar, Self
 
 import torch
@@ -21,6 +23,7 @@ from iceform.certificates import (
     Verification,
     weakest,
 )
+from iceform.codec import encode
 from iceform.errors import (
     BoundError,
     DeviceError,
@@ -44,6 +47,7 @@ from iceform.validation import (
     check_dtype,
     check_eps,
     check_matmul_precision,
+    dtype_name,
     for_later,
     full_precision,
     guard,
@@ -114,15 +118,22 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
     """
 
     kinds: ClassVar[dict[str, type[Emulator]]] = {}
+    # Arguments that files hold otherwise: a loss by its name, a table by its tokens and values.
+    held_apart: ClassVar[frozenset[str]] = frozenset(
+        {"loss", "f", "interpolant", "kinks", "tokens", "rates", "grid"}
+    )
 
     interpolant: Interpolant
     dtype: torch.dtype
     backend: str
     eps: float | None
+    _asked: dict[str, Any]  # by name, as the constructor was called
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         Emulator.kinds[cls.__name__] = cls
+        if "__init__" in vars(cls):
+            cls.__init__ = _noted(cls.__init__)  # type: ignore[method-assign]
         guard(cls, _BORDER)
 
     def __init__(self, *, eps: float | None, dtype: torch.dtype, backend: str) -> None:
@@ -159,15 +170,11 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
     @abstractmethod
     def _build_network(self) -> FrozenNetwork: ...
 
-    @abstractmethod
-    def _config(self) -> dict[str, Any]:
-        """Keyword arguments that rebuild this emulator, JSON only; functions by name."""
-
     # ------------------------------------------------------------------------ what it inherits
 
     def extra_repr(self) -> str:
         """What it was asked for, and what is proven of it."""
-        asked = {k: v for k, v in self._config().items() if isinstance(v, (int, float, str)) and v}
+        asked = {k: v for k, v in self._asked.items() if isinstance(v, (int, float, str)) and v}
         return ", ".join([*(f"{k}={v}" for k, v in asked.items()), self.certificate.statement])
 
     @full_precision
@@ -386,7 +393,7 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
             "kind": type(self).__name__,
             "arguments": self._config(),
             "interpolant": table,
-            "certificate": json.loads(self.certificate.to_json()),
+            "certificate": self.certificate.to_dict(),
             "digest": self.digest,
         }
         return config, tensors
@@ -431,10 +438,42 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
         """What a table holds of a function that is given to load."""
         return f
 
+    def _config(self) -> dict[str, Any]:
+        """Keyword arguments that rebuild this emulator, JSON only; a loss by its name."""
+        config = {**encode(self._asked), "dtype": dtype_name(self.dtype)}
+        loss = getattr(self, "loss", None)
+        return {**config, "loss": loss.to_config()} if isinstance(loss, Loss) else config
+
     @classmethod
-    @abstractmethod
     def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
         """The inverse of :meth:`_config`, around a ready look-up table."""
+        options = {**arguments, "dtype": getattr(torch, arguments["dtype"]), "interpolant": it}
+        loss = [Loss.from_config(options.pop("loss"), f)] if "loss" in options else []
+        construct: Callable[..., Emulator] = cls
+        return construct(*loss, **options)
+
+
+def _noted(construct: Callable[..., None]) -> Callable[..., None]:
+    """The same constructor, which keeps what the outermost one was called with, for files."""
+    signature = inspect.signature(construct)
+
+    @wraps(construct)
+    def noting(self: Emulator, *args: Any, **kwargs: Any) -> None:
+        if "_asked" not in vars(self):
+            with suppress(TypeError):  # the constructor says better what is wrong
+                vars(self)["_asked"] = _by_name(signature.bind(self, *args, **kwargs), self)
+        construct(self, *args, **kwargs)
+
+    return noting
+
+
+def _by_name(bound: inspect.BoundArguments, made: Emulator) -> dict[str, Any]:
+    bound.apply_defaults()
+    (_, *given), kinds = bound.arguments.items(), bound.signature.parameters
+    plain = {k: v for k, v in given if kinds[k].kind is not inspect.Parameter.VAR_KEYWORD}
+    for name, value in given:
+        plain |= {} if name in plain else value
+    return {name: value for name, value in plain.items() if name not in made.held_apart}
 
 
 _COMPARED = 1025  # points at which a function given to load() is compared with its table

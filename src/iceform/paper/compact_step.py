@@ -68,7 +68,6 @@ from iceform.tables import Interpolant, RoundingModel, bounds
 from iceform.validation import check_size, common_batch, unit_roundoff
 
 _ABOVE = 1.6  # R in units of sup |f|: larger ones lose accuracy, smaller ones smoothness
-_PLUS, _MINUS = 1, -1
 _SHARES = (1.0, 0.1, 0.01)  # of eps that the first sign's table is chosen for
 
 
@@ -121,8 +120,8 @@ class CompactStep(GradientStep):
         given: Interpolant | None = None,
     ) -> Interpolant:
         low, high = self._span()
-        weight = ScalarFunction.of(self._log_weight(_PLUS), low, high, kinks)
-        weight = replace(weight, estimate=bool(self._asked["estimate"]))
+        weight = ScalarFunction.of(self._log_weight(+1), low, high, kinks)
+        weight = replace(weight, estimate=self._estimate)
 
         def found(eps: float | None, total: Callable[[Interpolant], float]) -> Interpolant:
             gain = self.rates.gain * self.ceiling * self.domain.x
@@ -142,7 +141,7 @@ class CompactStep(GradientStep):
     def _other(self, it: Interpolant) -> Interpolant:
         """The log-weights of the other sign on the same keys."""
         if it not in self._others:
-            self._others[it] = it.refit(self._log_weight(_MINUS))
+            self._others[it] = it.refit(self._log_weight(-1))
         return self._others[it]
 
     @cached_property
@@ -205,7 +204,7 @@ class CompactStep(GradientStep):
         return LookUpLayout(self.domain.dim, self.domain.samples, self._room(self.interpolant))
 
     def _room(self, it: Interpolant) -> int:
-        return room_for(max(it.tokens, self._asked["room"] or 1))
+        return room_for(max(it.tokens, self._least_room))
 
     @property
     def _count(self) -> int:
@@ -239,7 +238,7 @@ class CompactStep(GradientStep):
         grid[..., at["log_minus"]] = self._other(it).values.to(x)[:, None]
         tokens[..., room, at["nothing"]] = 1.0
         kept = keep * w[..., None, :]
-        for sign, name, start in ((_PLUS, "plus", room + 1), (_MINUS, "minus", room + 1 + n)):
+        for sign, name, start in ((+1, "plus", room + 1), (-1, "minus", room + 1 + n)):
             own = tokens[..., start : start + n, :]
             own[..., at["x"]], own[..., at["y"]] = x, -(y + it.grid.center)[..., None]
             own[..., at[name]], own[..., at["hidden"]] = 1.0, 0.0
@@ -325,9 +324,8 @@ class CompactStep(GradientStep):
         self, loss: Loss, eps: float | str | None, make: Callable[..., Self]
     ) -> Self:
         """Another loss on these weights: a table of its own, where there is room for it."""
-        held, room = self._asked["eps"] if eps == SAME else eps, self.layout.tokens
-        asked = {k: v for k, v in self._asked.items() if k != "regime"}
-        own = make(**{**asked, "eps": held, "room": room})
+        held, room = self.eps if eps == SAME else eps, self.layout.tokens
+        own = make(**{**self._asked, "eps": held, "room": room})
         if own.layout.tokens > room:
             raise PrecisionError(
                 f"{loss.name or 'this function'} takes {own.interpolant.tokens} grid tokens, these "
@@ -337,11 +335,6 @@ class CompactStep(GradientStep):
             )
         own.add_module("_network", self.network)
         return own
-
-    def _config(self) -> dict[str, Any]:
-        config = super()._config()
-        config.pop("regime")
-        return config
 
     @classmethod
     def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
@@ -354,7 +347,7 @@ class CompactStep(GradientStep):
     @classmethod
     def _tabled(cls, f: Any, it: Interpolant) -> ScalarFunction:
         of = Loss.of(f).derivative.on(it.low, it.high)
-        weight = _log_weight(of, _PLUS, _ceiling(of, it.low, it.high))
+        weight = _log_weight(of, +1, _ceiling(of, it.low, it.high))
         return ScalarFunction.of(weight, it.low, it.high)
 
 

@@ -11,9 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from iceform import tuning
 from iceform.arithmetic import at_least, at_most, exactly, gram_eigenvalues
 from iceform.arithmetic.units import OUTWARD_FEW
 from iceform.certificates import Certificate, DerivationStep
+from iceform.codec import encode
 from iceform.errors import BoundError, PrecisionError
 from iceform.expressions.losses import Loss
 from iceform.heads import (
@@ -33,7 +35,7 @@ from iceform.heads.head import identity
 from iceform.paper.base import Emulator, Plan
 from iceform.paper.domain import Domain
 from iceform.paper.gradients import GradientStep
-from iceform.paper.residual import LossLike, Rates, rebuild_with_loss
+from iceform.paper.residual import LossLike, Rates
 from iceform.paper.schedules import EIGENVALUE_SLACK, Schedule
 from iceform.run import Backend, rounding_of
 from iceform.run.loops import descend
@@ -87,7 +89,7 @@ class GradientDescent(Emulator):
         dim: int,
         samples: int,
         bound: float = 1.0,
-        eps: float | None = 1e-6,
+        eps: float | None = tuning.EPS,
         regime: str = "spectral",
         dtype: torch.dtype = torch.float64,
         backend: str = "auto",
@@ -98,11 +100,6 @@ class GradientDescent(Emulator):
         self.loss = Loss.of(loss)
         self.l2 = check_positive("l2", l2, zero=True)
         self.unrolled = unrolled
-        self._asked: dict[str, Any] = {
-            "steps": steps, "lr": lr, "l2": l2, "schedule": schedule, "hessian": hessian,
-            "unrolled": unrolled, "dim": dim, "samples": samples, "bound": bound, "eps": eps,
-            "regime": regime, "backend": backend, **options,
-        }  # fmt: skip
         domain = Domain.of(
             dim,
             samples,
@@ -523,13 +520,8 @@ class GradientDescent(Emulator):
         )
 
     def _config(self) -> dict[str, Any]:
-        return {
-            **self._asked,
-            "hessian": None if self._asked["hessian"] is None else list(self.hessian),
-            "found": {"hessian": list(self.hessian), "assumptions": list(self._assumptions)},
-            "dtype": str(self.dtype).removeprefix("torch."),
-            "loss": self.loss.to_config(),
-        }
+        found = {"hessian": self.hessian, "assumptions": self._assumptions}
+        return {**super()._config(), "found": encode(found)}
 
     @classmethod
     def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
@@ -537,7 +529,7 @@ class GradientDescent(Emulator):
         found, lost = options.pop("found"), f is None and options["loss"] is None
         if lost and options["hessian"] is None:  # claimed, as the table is
             options["hessian"] = found["hessian"]
-        loaded = rebuild_with_loss(cls, options, it, f)
+        loaded = super()._rebuild(options, it, f)
         assert isinstance(loaded, GradientDescent)
         if lost:
             loaded._assumptions = tuple(found["assumptions"])

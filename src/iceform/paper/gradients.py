@@ -86,9 +86,7 @@ class SampleGradients(ResidualEmulator):
             Where no table that fits into these weights holds ``eps``.
         """
         changed = Loss.of(loss)
-        return self._on_the_same_weights(
-            changed, eps, lambda **asked: type(self)(changed, dtype=self.dtype, **asked)
-        )
+        return self._on_the_same_weights(changed, eps, lambda **asked: type(self)(changed, **asked))
 
 
 class ResidualMap(SampleGradients):
@@ -221,8 +219,5 @@ class GradientStep(ResidualEmulator):
         lr = self._program["lr"] if lr is None else lr
         l2 = self._program["l2"] if l2 is None else l2
         return self._on_the_same_weights(
-            changed, eps, lambda **asked: type(self)(changed, lr, l2, dtype=self.dtype, **asked)
+            changed, eps, lambda **asked: type(self)(changed, **{**asked, "lr": lr, "l2": l2})
         )
-
-    def _config(self) -> dict[str, Any]:
-        return {**super()._config(), **self._program}

@@ -17,8 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from iceform import tuning
 from iceform.arithmetic import at_most
 from iceform.certificates import Certificate, DerivationStep, Verification
+from iceform.codec import encode
 from iceform.errors import PrecisionError, ProgramError, ShapeError
 from iceform.expressions import ScalarFunction
 from iceform.expressions.scalar import lost
@@ -36,11 +38,13 @@ from iceform.heads import (
 )
 from iceform.paper.base import Emulator, Plan
 from iceform.paper.gradients import GradientStep, ResidualMap
+from iceform.paper.residual import ResidualEmulator
 from iceform.paper.selection import choose
 from iceform.run import rounding_of
 from iceform.run.formulas import StoredLookUp
 from iceform.tables import Grid, Interpolant, bounds
 from iceform.tables.regimes import on_grid
+from iceform.tables.storage import table_from
 from iceform.validation import (
     check_bound,
     check_choice,
@@ -90,7 +94,7 @@ class HopfieldMap(Emulator):
         *,
         samples: int,
         bound: float = 1.0,
-        eps: float | None = 1e-6,
+        eps: float | None = tuning.EPS,
         regime: str = "spectral",
         dtype: torch.dtype = torch.float64,
         backend: str = "auto",
@@ -300,34 +304,18 @@ class HopfieldMap(Emulator):
         )
 
     def _config(self) -> dict[str, Any]:
-        further = [
-            {"values": it.values.tolist(), "error": it.error, "regime": it.regime}
-            for it in self.tables[1:]
-        ]
-        return {
-            "a": self.a.double().tolist(),
-            "b": self.b,
-            "samples": self.samples,
-            "bound": self.bound,
-            "eps": self.eps,
-            "regime": self.regime,
-            "backend": self.backend,
-            "dtype": str(self.dtype).removeprefix("torch."),
-            **({} if self._read_out is not None else {"components": further}),
-        }
+        config = {**super()._config(), "a": encode(self.a)}
+        further = [encode(replace(it, edges=None)) for it in self.tables[1:]]
+        return config if self._read_out is not None else {**config, "components": further}
 
     @classmethod
     def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
-        options = {**arguments, "dtype": getattr(torch, arguments["dtype"])}
-        further = options.pop("components", None)
-        if further is None:
-            return cls(lost if f is None else f, interpolant=it, kinks=(), **options)
-        tables = [it]
-        for kept in further:
-            values = torch.tensor(kept["values"], dtype=torch.float64)
-            tables.append(Interpolant(it.grid, it.sharpness, values, kept["regime"], kept["error"]))
-        return cls([lost] * len(tables) if f is None else f, interpolant=tables, kinks=(),
-                   **options)  # fmt: skip
+        options = {**arguments, "dtype": getattr(torch, arguments["dtype"]), "kinks": ()}
+        if "components" not in options:
+            return cls(lost if f is None else f, interpolant=it, **options)
+        keys = {"grid": encode(it.grid), "sharpness": it.sharpness}  # all components have the same
+        tables = [it, *(table_from({**keys, **kept}) for kept in options.pop("components"))]
+        return cls([lost] * len(tables) if f is None else f, interpolant=tables, **options)
 
     @classmethod
     def _tabled(cls, f: Any, it: Interpolant) -> Any:
@@ -389,45 +377,36 @@ def _memory(layout: LookUpLayout, dtype: torch.dtype) -> FrozenNetwork:
     return layout.network([layout.embedding(), layer]).to(dtype)
 
 
-class HopfieldResidual(ResidualMap):
+class StoredTable(ResidualEmulator):
+    """What is looked up in a Hopfield layer instead of an attention head."""
+
+    def _build_network(self) -> FrozenNetwork:
+        return _memory(self.layout, self.dtype)
+
+    @property
+    def design(self) -> Design:
+        """The one head; its logits are those of the layer over beta."""
+        return _stored(self.layout)
+
+    @property
+    def plan(self) -> Plan:
+        """As for attention, without a sequence-side readout."""
+        return _hopfield_plan(super().plan, self.layout)
+
+
+class HopfieldResidual(StoredTable, ResidualMap):
     """f(w.x_i - y_i) x_i by one Hopfield layer (thrm:hopfield_sim_f, corrected).
 
     As :class:`ResidualMap`; the grid tokens are the stored patterns and the queries the states.
     """
 
-    def _build_network(self) -> FrozenNetwork:
-        return _memory(self.layout, self.dtype)
 
-    @property
-    def design(self) -> Design:
-        """The one head; its logits are those of the layer over beta."""
-        return _stored(self.layout)
-
-    @property
-    def plan(self) -> Plan:
-        """As for attention, without a sequence-side readout."""
-        return _hopfield_plan(super().plan, self.layout)
-
-
-class HopfieldStep(GradientStep):
+class HopfieldStep(StoredTable, GradientStep):
     """One gradient step by a Hopfield layer; the readout is the mean over its states.
 
     As :class:`GradientStep`. The value rows carry w, which the paper leaves out of Y: without it
     the layer can return a gradient but no step.
     """
-
-    def _build_network(self) -> FrozenNetwork:
-        return _memory(self.layout, self.dtype)
-
-    @property
-    def design(self) -> Design:
-        """The one head; its logits are those of the layer over beta."""
-        return _stored(self.layout)
-
-    @property
-    def plan(self) -> Plan:
-        """As for attention, without a sequence-side readout."""
-        return _hopfield_plan(super().plan, self.layout)
 
 
 def _hopfield_plan(plan: Plan, layout: LookUpLayout) -> Plan:

@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from iceform import tuning
 from iceform.arithmetic import at_most, exactly, gram_eigenvalues
 from iceform.arithmetic.units import UNIT
 from iceform.certificates import Certificate, DerivationStep
@@ -29,10 +30,9 @@ from iceform.paper.descent import GradientDescent, backend_for
 from iceform.paper.schedules import EIGENVALUE_SLACK, Schedule, steps_needed
 from iceform.run import Backend
 from iceform.tables import Interpolant
-from iceform.validation import check_positive, check_size, check_tensors, untraced
+from iceform.validation import check_positive, check_size, untraced
 
 _SETTLED = 1e-6  # what a solution may be longer than the radius
-_CONVERGENCE_SHARE = 0.5  # of eps for the distance to the solution; emulation gets the rest
 
 
 class RidgeRegression(Emulator):
@@ -74,7 +74,7 @@ class RidgeRegression(Emulator):
         radius: float = 1.0,
         steps: int | None = None,
         schedule: str = "chebyshev",
-        eps: float | None = 1e-6,
+        eps: float | None = tuning.EPS,
         regime: str = "spectral",
         dtype: torch.dtype = torch.float64,
         backend: str = "auto",
@@ -85,12 +85,6 @@ class RidgeRegression(Emulator):
         interpolant: Interpolant | None = None,
     ) -> None:
         super().__init__(eps=eps, dtype=dtype, backend=backend_for(backend, unrolled))
-        self._asked: dict[str, Any] = {
-            "alpha": alpha, "dim": dim, "samples": samples, "bound": bound, "largest": largest,
-            "smallest": smallest, "radius": radius, "steps": steps, "schedule": schedule,
-            "eps": eps, "regime": regime, "backend": backend, "x_norm": x_norm,
-            "y_bound": y_bound, "unrolled": unrolled, "tokens": tokens,
-        }  # fmt: skip
         check_size("dim", dim)
         check_size("samples", samples)
         self.alpha = check_positive("alpha", alpha, zero=True)
@@ -112,7 +106,7 @@ class RidgeRegression(Emulator):
         planned = Schedule.of(schedule, count, lr, hessian)
         # Iterates stay within ||w*|| + growth ||w0 - w*|| of the origin, and w0 = 0.
         w_norm = self.radius * (1 + planned.growth(hessian)) * (1 + EIGENVALUE_SLACK)
-        share = None if self.eps is None else (1 - _CONVERGENCE_SHARE) * self.eps
+        share = None if self.eps is None else self.eps / 2  # and half for convergence
         self.descent = GradientDescent.within(
             share,
             "squared",
@@ -157,7 +151,7 @@ class RidgeRegression(Emulator):
     def _count(self, steps: int | None, schedule: str, hessian: tuple[float, float]) -> int:
         if steps is not None:
             return check_size("steps", steps)
-        target = 1e-9 if self.eps is None else _CONVERGENCE_SHARE * self.eps
+        target = 1e-9 if self.eps is None else self.eps / 2
         return steps_needed(schedule, *hessian, 0.999 * target / self.radius)
 
     @property
@@ -191,14 +185,8 @@ class RidgeRegression(Emulator):
 
     def check(self, *inputs: Tensor) -> None:
         """Shapes and bounds, then the eigenvalues of X'X/n."""
-        if len(inputs) != 2:
-            raise TypeError(f"call with (X, y), got {len(inputs)} arguments")
-        x, y = inputs
-        n, d = self.domain.samples, self.domain.dim
-        device = x.device if isinstance(x, Tensor) else torch.device("cpu")
-        check_tensors({"x": (x, (n, d)), "y": (y, (n,))}, self.dtype, device)
-        self.domain.check_data(x, y)
-        data = x.detach().double()
+        self.domain.check_examples(inputs, self.dtype)
+        data = inputs[0].detach().double()
         seen, off = gram_eigenvalues(data)
         low, high = self.eigenvalues
         slack = EIGENVALUE_SLACK * high
@@ -277,14 +265,6 @@ class RidgeRegression(Emulator):
         """As for gradient descent."""
         return self.descent.plan
 
-    def _config(self) -> dict[str, Any]:
-        return {**self._asked, "dtype": str(self.dtype).removeprefix("torch.")}
-
-    @classmethod
-    def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
-        options = {**arguments, "dtype": getattr(torch, arguments["dtype"])}
-        return cls(interpolant=it, **options)
-
 
 class LeastSquares(RidgeRegression):
     """argmin over w of ||X w - y||^2 for data whose X'X/n is well conditioned.
@@ -330,5 +310,3 @@ class LeastSquares(RidgeRegression):
             x_norm=x_norm,
             **options,
         )
-        self._asked = {k: v for k, v in self._asked.items() if k not in ("alpha", "smallest")}
-        self._asked |= {"condition": condition, "largest": largest}

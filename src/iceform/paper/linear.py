@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Unpack
 
 from jaxtyping import Float
 from torch import Tensor
@@ -91,7 +91,3 @@ class LinearLayer(RowEmulator):
     def plan(self) -> Plan:
         """One layer, one head per output row."""
         return self._plan(layers=1, heads=self.out_features, more=0)
-
-    def _config(self) -> dict[str, Any]:
-        config = super()._config()
-        return {"in_features": config.pop("dim"), "out_features": self.out_features, **config}

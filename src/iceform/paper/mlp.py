@@ -14,6 +14,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from iceform import tuning
 from iceform.arithmetic import at_most, exactly
 from iceform.certificates import (
     Attestation,
@@ -74,7 +75,7 @@ class MLP(InGraph):
         bound: float = 1.0,
         weight_bound: float = 1.0,
         reach: Sequence[float] | None = None,
-        eps: float | None = 1e-6,
+        eps: float | None = tuning.EPS,
         dtype: torch.dtype = torch.float64,
         backend: str = "auto",
     ) -> None:

@@ -36,7 +36,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from iceform import tuning
 from iceform.arithmetic import at_most
+from iceform.arithmetic.units import NOISE
 from iceform.certificates import Certificate, DerivationStep
 from iceform.errors import BoundError, PrecisionError, ProgramError
 from iceform.heads import Design, Features, FrozenNetwork, Head, Lift, Prompt, Row, attention, moves
@@ -49,14 +51,9 @@ from iceform.validation import (
     check_capacity,
     check_positive,
     check_size,
-    check_tensors,
     common_batch,
     unit_roundoff,
 )
-
-_TABLE_SHARE = 0.5  # of eps for the grid; rounding gets the rest
-_DEFAULT = 1e-6  # what the grid holds where no eps is asked for
-_SETTLED = 2.0**-40  # of |X|^2: the table reaches that much lower than data that are let in
 
 
 class OneLayerRidge(Emulator):
@@ -93,7 +90,7 @@ class OneLayerRidge(Emulator):
         samples: int,
         bound: float = 1.0,
         y_bound: float | None = None,
-        eps: float | None = 1e-6,
+        eps: float | None = tuning.EPS,
         dtype: torch.dtype = torch.float64,
         backend: str = "auto",
         grid: NormQuotient | None = None,
@@ -108,17 +105,13 @@ class OneLayerRidge(Emulator):
     ) -> None:  # fmt: skip
         Emulator.__init__(self, eps=eps, dtype=dtype, backend=backend)
         self.domain = Domain.of(dim, samples, bound, y_bound=y_bound, dtype=dtype)
-        self._asked: dict[str, Any] = {
-            "dim": dim, "samples": samples, "bound": bound, "y_bound": y_bound, "eps": eps,
-            "backend": backend,
-        }  # fmt: skip
 
     def _finish(self, least: float, grid: NormQuotient | None) -> None:
         """Fit the grid, or prove the one given anew; refuse what would not fit or hold."""
         domain, self.least = self.domain, least
         axes = domain.samples * domain.dim
-        wanted = _DEFAULT if self.eps is None else _TABLE_SHARE * self.eps
-        low = least * (1 - _SETTLED)
+        wanted = tuning.EPS if self.eps is None else self.eps / 2  # rounding gets the rest
+        low = least * (1 - NOISE)
         if min(domain.samples, domain.dim) > 1:
             one = NormQuotient.fit(1, domain.x, least=low / axes, alpha=self.alpha, eps=wanted)
             tokens = one.table.tokens
@@ -227,13 +220,7 @@ class OneLayerRidge(Emulator):
 
     def check(self, *inputs: Tensor) -> None:
         """Shapes, dtype, device and bounds."""
-        if len(inputs) != 2:
-            raise TypeError(f"call with (X, y), got {len(inputs)} arguments")
-        x, y = inputs
-        n, d = self.domain.samples, self.domain.dim
-        device = x.device if isinstance(x, Tensor) else torch.device("cpu")
-        check_tensors({"x": (x, (n, d)), "y": (y, (n,))}, self.dtype, device)
-        self.domain.check_data(x, y)
+        self.domain.check_examples(inputs, self.dtype)
 
     def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
         return (2, 1), (self.domain.dim,)
@@ -319,10 +306,7 @@ class OneLayerRidge(Emulator):
         return f"use fewer samples or features, or passes instead of tokens: {self._by_passes}"
 
     def _config(self) -> dict[str, Any]:
-        return {
-            **self._asked, "alpha": self.alpha, "grid": self.grid.to_dict(),
-            "dtype": str(self.dtype).removeprefix("torch."),
-        }  # fmt: skip
+        return {**super()._config(), "grid": self.grid.to_dict()}
 
     @classmethod
     def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
@@ -362,7 +346,7 @@ class OneLayerLeastSquares(OneLayerRidge):
         largest: float | None = None,
         bound: float = 1.0,
         y_bound: float | None = None,
-        eps: float | None = 1e-6,
+        eps: float | None = tuning.EPS,
         dtype: torch.dtype = torch.float64,
         backend: str = "auto",
         grid: NormQuotient | None = None,
@@ -377,7 +361,6 @@ class OneLayerLeastSquares(OneLayerRidge):
                 "least as many samples as features, or a penalty (OneLayerRidge)"
             )
         top = self.domain.x**2 if largest is None else check_positive("largest", largest)
-        self._asked |= {"condition": condition, "largest": largest}
         self._finish(samples * top / self.condition, grid)
 
     @property
@@ -388,11 +371,8 @@ class OneLayerLeastSquares(OneLayerRidge):
         """Shapes, dtype, device and bounds, and that |X|^2 is not too small."""
         super().check(*inputs)
         found = float(inputs[0].detach().double().square().sum((-2, -1)).min())
-        if not found >= self.least * (1 - _SETTLED / 2):
+        if not found >= self.least * (1 - NOISE / 2):
             raise BoundError(
                 f"|X|^2 is {found:.6g}, the certificate holds from {self.least:.6g} (condition "
                 f"{self.condition:g}); raise condition=, or give a penalty (OneLayerRidge)"
             )
-
-    def _config(self) -> dict[str, Any]:
-        return {name: value for name, value in super()._config().items() if name != "alpha"}

@@ -24,6 +24,7 @@ from typing import Any, Required, Self, TypedDict
 import torch
 from torch import Tensor
 
+from iceform import tuning
 from iceform.arithmetic import at_most
 from iceform.certificates import Certificate, DerivationStep
 from iceform.errors import BoundError, CapacityError, PrecisionError
@@ -106,7 +107,7 @@ class ResidualEmulator(Emulator):
         dim: int,
         samples: int,
         bound: float = 1.0,
-        eps: float | None = 1e-6,
+        eps: float | None = tuning.EPS,
         regime: str = "spectral",
         dtype: torch.dtype = torch.float64,
         backend: str = "auto",
@@ -139,12 +140,8 @@ class ResidualEmulator(Emulator):
         )
         self.rates = rates
         windowed.prepare(samples)  # beside the search for a table
-        self._asked: dict[str, Any] = {
-            "dim": dim, "samples": samples, "bound": bound, "eps": eps, "regime": regime,
-            "backend": backend, "x_norm": x_norm, "w_norm": w_norm, "y_bound": y_bound,
-            "w_bound": w_bound, "z_range": z_range,
-            "estimate": estimate, "room": None if room is None else check_size("room", room),
-        }  # fmt: skip
+        self._estimate = estimate
+        self._least_room = 1 if room is None else check_size("room", room)
         self.interpolant = self._choose(loss.derivative, kinks, tokens, interpolant)
         error = self.certificate.error
         if self.eps is not None and not error <= self.eps:
@@ -177,7 +174,7 @@ class ResidualEmulator(Emulator):
     ) -> Interpolant:
         low, high = self._span()
         f = f if f.lost else ScalarFunction.of(f, low, high, kinks)
-        f = replace(f, estimate=True) if self._asked["estimate"] else f
+        f = replace(f, estimate=True) if self._estimate else f
         return choose(
             f,
             (low, high),
@@ -204,7 +201,7 @@ class ResidualEmulator(Emulator):
 
         ``make`` builds the other emulator from what was asked for.
         """
-        held, room = self._asked["eps"] if eps == SAME else eps, self.layout.tokens
+        held, room = self.eps if eps == SAME else eps, self.layout.tokens
         asked = {**self._asked, "room": room}
         refit = self.interpolant.refit(loss.derivative)
         if held is None:
@@ -222,7 +219,7 @@ class ResidualEmulator(Emulator):
         try:
             other = make(**{**asked, "eps": None}, interpolant=refit)
             error = other.certificate.error
-            if error <= asked["eps"] and (refit.kind == "proven" or asked["estimate"]):
+            if error <= asked["eps"] and (refit.kind == "proven" or self._estimate):
                 return make(**asked, interpolant=refit)
         except BoundError:  # residuals of this loss leave the present table
             pass
@@ -328,7 +325,7 @@ class ResidualEmulator(Emulator):
     @property
     def layout(self) -> LookUpLayout:
         """Sizes of the look-up layer; they do not grow with the number of samples."""
-        tokens = room_for(max(self.interpolant.tokens, self._asked["room"] or 1))
+        tokens = room_for(max(self.interpolant.tokens, self._least_room))
         return LookUpLayout(self.domain.dim, min(_BLOCK, self.domain.samples), tokens)
 
     @property
@@ -405,27 +402,6 @@ class ResidualEmulator(Emulator):
         z = (samples @ w[..., None])[..., 0] - labels
         gradients = self.loss.derivative(z)[..., None] * samples
         return gradients if offset is None else gradients - offset
-
-    def _config(self) -> dict[str, Any]:
-        return {
-            **self._asked,
-            "dtype": str(self.dtype).removeprefix("torch."),
-            "loss": self.loss.to_config(),
-        }
-
-    @classmethod
-    def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
-        return rebuild_with_loss(cls, arguments, it, f)
-
-
-def rebuild_with_loss(
-    kind: Callable[..., Emulator], arguments: dict[str, Any], it: Interpolant, f: Any
-) -> Emulator:
-    """Call a constructor whose first argument is a loss with what a file says."""
-    options = dict(arguments)
-    loss = Loss.from_config(options.pop("loss"), f)
-    options["dtype"] = getattr(torch, options["dtype"])
-    return kind(loss, interpolant=it, **options)
 
 
 _ROOM = 2.0**20  # for sums of gradients

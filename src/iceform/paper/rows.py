@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, TypedDict
 import torch
 from torch import Tensor
 
+from iceform import tuning
 from iceform.arithmetic import at_most, exactly
 from iceform.arithmetic.units import LEAK_BITS
 from iceform.certificates import Certificate, DerivationStep
@@ -301,7 +302,7 @@ class RowEmulator(Emulator):
         weight_bound: float | None = None,
         reach: float | None = None,
         nonzeros: int | None = None,
-        eps: float | None = 1e-6,
+        eps: float | None = tuning.EPS,
         regime: str = "spectral",
         encoding: str = "rows",
         dtype: torch.dtype = torch.float64,
@@ -499,26 +500,6 @@ class RowEmulator(Emulator):
         x, *weights = inputs
         layer = self.layer
         return Prompt(layer.pack(x, weights), layer.features, layer.roles)
-
-    def _config(self) -> dict[str, Any]:
-        return {
-            "dim": self.dim,
-            "samples": self.samples,
-            "bound": self.bound,
-            "weight_bound": self.weight_bound,
-            "reach": self.given_reach,
-            "nonzeros": self.nonzeros,
-            "eps": self.eps,
-            "regime": self.regime,
-            "encoding": self.encoding,
-            "dtype": str(self.dtype).removeprefix("torch."),
-            "backend": self.backend,
-        }
-
-    @classmethod
-    def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
-        options = {**arguments, "dtype": getattr(torch, arguments["dtype"])}
-        return cls(interpolant=it, **options)
 
     def _plan(self, layers: int, heads: int, more: int) -> Plan:
         layer = self.layer

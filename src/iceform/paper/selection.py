@@ -14,7 +14,7 @@ from iceform.errors import BoundError, PrecisionError
 from iceform.expressions import ScalarFunction
 from iceform.tables import Grid, Interpolant, regimes
 from iceform.tables.storage import proven_for, recalled
-from iceform.validation import unit_roundoff
+from iceform.validation import dtype_name, unit_roundoff
 
 _SHARE = 0.8  # of eps for interpolation at the first try; rounding and leak get the rest
 _LINE_CELLS = (1, 4, 8, 16, 24)  # in float32 rounding is least where cells/2 is near guards
@@ -69,7 +69,7 @@ def choose(
         if target <= 0:
             break
     reached = math.inf if best is None else total(best)
-    name = str(dtype).removeprefix("torch.")
+    name = dtype_name(dtype)
     raise PrecisionError(
         f"eps = {eps:.3g} cannot be certified for f ({f.name}) on [{exactly(low)}, "
         f"{exactly(high)}] in "

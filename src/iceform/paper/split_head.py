@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor
@@ -160,9 +160,3 @@ class SplitAttentionHead(AttentionHead):
                 "fused_flops": flops * (d + 4 * self.samples),
             }
         )
-
-    def _config(self) -> dict[str, Any]:
-        config = super()._config()
-        for fixed in ("encoding", "regime", "nonzeros"):
-            config.pop(fixed)
-        return {**config, "split": self.split, "sharpness": self._sharpness}

@@ -25,7 +25,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -41,6 +40,7 @@ from iceform.run.formulas import RampLookUps
 from iceform.tables import Grid, Interpolant, bounds
 from iceform.tables.local import intervals, local_weights
 from iceform.tables.posterior import largest, taylor
+from iceform.tables.regimes import HARD_SHARPNESS
 from iceform.validation import (
     check_bound,
     check_choice,
@@ -51,7 +51,6 @@ from iceform.validation import (
     unit_roundoff,
 )
 
-_HARD_SHARPNESS = 12.0  # e^-12: the temperature's share of the error is negligible
 _SPECTRAL_DELTA = 1e-10  # cells; aliasing of the spectral split at its default sharpness
 _TAIL = 4.4  # from the sum of geometric tails of two heads meeting at a seam, c >= 2
 _PER_CELL = 64  # mesh of the spectral split's certificate
@@ -128,6 +127,8 @@ class TruncatedLinear(Emulator):
         As for the other constructions; eps None accepts what the sizes give.
     """
 
+    held_apart = frozenset({"interpolant"})
+
     def __init__(
         self,
         low: float,
@@ -163,7 +164,7 @@ class TruncatedLinear(Emulator):
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise BoundError(f"truncation needs finite low < high, got [{low!r}, {high!r}]")
         self.split = _Split(float(low), float(high), heads, count, g)
-        default = _HARD_SHARPNESS if hard else bounds.spectral_rule(_SPECTRAL_DELTA).sharpness
+        default = HARD_SHARPNESS if hard else bounds.spectral_rule(_SPECTRAL_DELTA).sharpness
         self.sharpness = default if sharpness is None else check_positive("sharpness", sharpness)
         if hard and self.sharpness < 2:
             raise BoundError(f"the hard split's bound needs sharpness >= 2, got {self.sharpness}")
@@ -408,17 +409,3 @@ class TruncatedLinear(Emulator):
             literal_flops=2 * s.heads * count * (count * (d + 1) + 2 * total * d),
             fused_flops=8 * s.heads * self.samples * s.tokens,
         )
-
-    def _config(self) -> dict[str, Any]:
-        s = self.split
-        return {
-            "low": s.low, "high": s.high, "heads": s.heads, "dim": self.dim,
-            "samples": self.samples, "bound": self.bound, "weight_bound": self.weight_bound,
-            "tokens": s.tokens, "regime": self.regime, "sharpness": self.sharpness,
-            "guards": s.guards, "eps": self.eps, "backend": self.backend,
-            "dtype": str(self.dtype).removeprefix("torch."),
-        }  # fmt: skip
-
-    @classmethod
-    def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
-        return cls(**{**arguments, "dtype": getattr(torch, arguments["dtype"])}, interpolant=it)

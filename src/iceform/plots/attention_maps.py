@@ -43,7 +43,7 @@ def attention(
     """
     layer = single(source if isinstance(source, LayerTrace) else source.trace(*inputs)["layers.1"])
     with theme.applied():
-        tall = 4.2 if isinstance(source, LayerTrace) else 3.5
+        tall = 4 if isinstance(source, LayerTrace) else 3
         figure = Figure(figsize=(WIDTH, tall), layout="constrained")
         axes = figure.subplots()
         draw = _weights if layer.own is None else _decades
@@ -95,7 +95,7 @@ def _block_axes(axes: Axes, keys: int, layout: LookUpLayout, theme: Theme) -> No
     """A column per look-up table, and one for the queries where they are keys themselves."""
     samples, block = layout.samples, layout.tokens
     for i in range(1, samples + 1):
-        axes.axvline(block * i - 0.5, color=theme.faint, lw=0.8)
+        axes.axvline(block * i - 0.5, color=theme.faint, lw=1)
     centres = [block * (i + 0.5) - 0.5 for i in range(samples)]
     numbers = [str(i + 1) for i in range(samples)]
     rest = [(samples * block + keys - 1) / 2] if keys > samples * block else []

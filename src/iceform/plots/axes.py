@@ -117,4 +117,4 @@ def name_axis(
     axis.set_label_text(word)
     if len(groups) <= _NAMED and any(size > 1 for _, size in groups):
         for edge in starts[1:-1]:
-            line(edge - 0.5, color=theme.faint, lw=0.8)
+            line(edge - 0.5, color=theme.faint, lw=1)

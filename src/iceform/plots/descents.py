@@ -28,17 +28,17 @@ def trajectories(
     passes = range(len(emulated))
     gap = (emulated - exact).abs().amax(-1)[1:].tolist()
     with theme.applied():
-        figure = Figure(figsize=(WIDTH, 5.4), layout="constrained")
+        figure = Figure(figsize=(WIDTH, 5), layout="constrained")
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
         for j in range(emulated.shape[-1]):
             colour = theme.lines[j % len(theme.lines)]
-            above.plot(passes, exact[:, j].tolist(), color=colour, lw=1.2)
-            above.plot(passes, emulated[:, j].tolist(), "o", color=colour, ms=3.2)
+            above.plot(passes, exact[:, j].tolist(), color=colour, lw=THIN)
+            above.plot(passes, emulated[:, j].tolist(), "o", color=colour, ms=3)
         above.set_ylabel("coefficients")
         above.set_title("exact (lines) and by frozen attention (dots)", loc="left")
         below.semilogy(passes[1:], certified, "--", color=theme.hard, lw=THIN, label="certified")
-        below.semilogy(passes[1:], positive(gap), "o-", color=theme.spectral, ms=3.2,
-                       lw=1.2, label="measured")  # fmt: skip
+        below.semilogy(passes[1:], positive(gap), "o-", color=theme.spectral, ms=3,
+                       lw=THIN, label="measured")  # fmt: skip
         below.set_ylabel("largest difference")
         below.set_xlabel("passes through the frozen layer")
         below.grid(axis="y")

@@ -74,7 +74,7 @@ def error_against_tokens(
         LIGHT or DARK.
     """
     with theme.applied():
-        figure = Figure(figsize=(WIDTH, 4.3), layout="constrained")
+        figure = Figure(figsize=(WIDTH, 4), layout="constrained")
         axes = figure.subplots()
         for curve in curves:
             colour = theme.hard if curve.regime == "hard" else theme.spectral

@@ -37,7 +37,7 @@ def lookup_weights(
     """
     z = torch.linspace(*span, 481, dtype=torch.float64)
     with theme.applied():
-        figure = Figure(figsize=(WIDTH, 5.0), layout="constrained")
+        figure = Figure(figsize=(WIDTH, 5), layout="constrained")
         grid = figure.subplots(2, 2, sharex=True, sharey="row", height_ratios=(3, 2))
         tables = (("hard", hard, theme.hard), ("spectral", spectral, theme.spectral))
         for column, (name, it, colour) in enumerate(tables):
@@ -65,7 +65,7 @@ def _weight_map(axes: Axes, it: Interpolant, z: Tensor, theme: Theme) -> None:
 def _output(
     axes: Axes, it: Interpolant, z: Tensor, f: Callable[[Tensor], Tensor], colour: str, theme: Theme
 ) -> None:
-    axes.plot(z.numpy(), f(z).numpy(), color=theme.faint, lw=4.5, alpha=0.7, label="exact")
+    axes.plot(z.numpy(), f(z).numpy(), color=theme.faint, lw=4, alpha=0.5, label="exact")
     axes.plot(z.numpy(), it(z).numpy(), color=colour, label="looked up")
     axes.set_xlabel("z")
     axes.legend(loc="upper left", fontsize=9)

@@ -12,6 +12,7 @@ from iceform.heads import LayerTrace, Trace
 from iceform.plots.axes import asked_queries, name_axis, power_of_ten, single, without_frame
 from iceform.plots.themes import LIGHT, THIN, WIDTH, Theme
 
+_ROOM = 1.15  # of the largest margin: what an axis of margins shows, and where legends begin
 _LEAKS = 5  # powers of ten that an axis of leaks has room for
 _VANISHES = 1075 * math.log(2)  # e^-m is 0 in float64 beyond: half of the smallest number
 
@@ -31,7 +32,7 @@ def margins(trace: Trace | LayerTrace, *, theme: Theme = LIGHT) -> Figure:
     layers = [trace] if isinstance(trace, LayerTrace) else [x for x in trace if x.labels]
     layers = [single(layer) for layer in layers]
     with theme.applied():
-        figure = Figure(figsize=(WIDTH, 0.6 + 2.8 * len(layers)), layout="constrained")
+        figure = Figure(figsize=(WIDTH, 3 * len(layers)), layout="constrained")
         panels = figure.subplots(len(layers), 1, squeeze=False)[:, 0]
         for axes, layer in zip(panels, layers, strict=True):
             _margin_panel(axes, layer, theme)
@@ -49,9 +50,9 @@ def _margin_panel(axes: Axes, layer: LayerTrace, theme: Theme) -> None:
     vanishes = largest > _VANISHES
     if vanishes:
         axes.set_yscale("log", base=2)
-        axes.set_ylim(1, largest**1.15)
+        axes.set_ylim(1, largest**_ROOM)
     else:
-        axes.set_ylim(-0.05 * largest, 1.15 * largest)
+        axes.set_ylim(largest - _ROOM * largest, _ROOM * largest)
     axes.set_ylabel("best key ahead by" if layer.own is None else "own block ahead by")
     axes.grid(axis="y")
     heads = layer.labels[0] if len(values) == 1 else f"{len(values)} heads"
@@ -61,9 +62,9 @@ def _margin_panel(axes: Axes, layer: LayerTrace, theme: Theme) -> None:
         _line(axes, unit, "unit roundoff leaks", theme)
     if vanishes:
         _line(axes, _VANISHES, "beyond, nothing does", theme)
-    beside = 1.16 if not vanishes and _leak_axis(axes, layer) else 1.0
+    beside = _ROOM if not vanishes and _leak_axis(axes, layer) else 1.0
     if few and len(values) > 1:
-        axes.legend(loc="center left", bbox_to_anchor=(beside, 0.5), fontsize=9, handletextpad=0.1)
+        axes.legend(loc="center left", bbox_to_anchor=(beside, 0.5), fontsize=9, handletextpad=0)
 
 
 def _line(axes: Axes, at: float, text: str, theme: Theme) -> None:

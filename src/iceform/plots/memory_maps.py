@@ -14,7 +14,7 @@ from torch import Tensor
 from iceform.computer import FLAG, ComputerTrace, Instruction
 from iceform.errors import ProgramError
 from iceform.plots.axes import name_axis, without_frame
-from iceform.plots.themes import LIGHT, Theme
+from iceform.plots.themes import LIGHT, PAD, Theme
 
 _DECADES = 3  # of either sign that colours tell apart; smaller is linear
 _ROWS = 12  # lanes of a variable that are drawn
@@ -46,9 +46,9 @@ def memory(
     rows = {name: _rows(held[name][..., : trace.prompt.assembly.width]) for name in chosen}
     count = sum(len(r) for r in rows.values())
     ran = sorted(set(trace.instructions), key=lambda i: (i.address, -i.when))
-    above, below = 0.6 + 0.19 * len(ran), 1.0 + 0.17 * count
+    above, below = 1 + len(ran) / 5, 1 + count / 5
     with theme.applied():
-        figure = Figure(figsize=(8.4, above + below), layout="constrained")
+        figure = Figure(figsize=(8, above + below), layout="constrained")
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[above, below])
         _counter(top, trace, ran, theme)
         _values(bottom, torch.cat(list(rows.values())), theme)
@@ -80,7 +80,7 @@ def _counter(axes: Axes, trace: ComputerTrace, ran: list[Instruction], theme: Th
     heights = [ran.index(i) for i in trace.instructions]
     axes.scatter(range(len(heights)), heights, s=9, color=theme.spectral, marker="s", linewidths=0)
     axes.set_yticks(range(len(ran)), labels=[_note(i) for i in ran], fontsize=8)
-    axes.set_ylim(len(ran) - 0.4, -0.6)
+    axes.set_ylim(len(ran) - 0.5, -0.5)
     axes.grid(axis="y")
     without_frame(axes)
 
@@ -102,5 +102,5 @@ def _values(axes: Axes, values: Tensor, theme: Theme) -> None:
     mesh = axes.imshow(
         shown.numpy(), aspect="auto", cmap=theme.signed, norm=norm, interpolation="nearest"
     )
-    bar = axes.figure.colorbar(mesh, ax=axes, label="value", pad=0.01, aspect=30)
+    bar = axes.figure.colorbar(mesh, ax=axes, label="value", pad=PAD, aspect=30)
     bar.minorticks_off()

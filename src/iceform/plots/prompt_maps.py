@@ -39,7 +39,7 @@ def features(prompt: Prompt | LookUps, *, theme: Theme = LIGHT) -> Figure:
     # Blocks of few features among many are drawn wide enough to be named.
     blocks = [(name, max(size, count / _COLUMNS)) for name, size in prompt.features.sizes]
     with theme.applied():
-        figure = Figure(figsize=(WIDTH, 5.0), layout="constrained")
+        figure = Figure(figsize=(WIDTH, 5), layout="constrained")
         axes = figure.subplots()
         edges = _edges(prompt.features.sizes, blocks)
         _signed_map(axes, values, edges, theme)

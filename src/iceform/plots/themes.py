@@ -34,7 +34,7 @@ class Theme:
         """A context in which figures are drawn in this theme."""
         settings: Any = {
             "font.family": "sans-serif",
-            "font.size": 10.5,
+            "font.size": 10,
             "figure.facecolor": self.paper,
             "savefig.facecolor": self.paper,
             "axes.facecolor": self.paper,
@@ -51,11 +51,9 @@ class Theme:
             "ytick.color": self.ink,
             "grid.color": self.faint,
             "grid.alpha": 0.3,
-            "lines.linewidth": 1.8,
-            "lines.markersize": 5.0,
+            "lines.linewidth": 2,
+            "lines.markersize": 5,
             "legend.frameon": False,
-            "figure.constrained_layout.h_pad": 0.1,
-            "figure.constrained_layout.w_pad": 0.1,
         }
         return matplotlib.rc_context(settings)
 

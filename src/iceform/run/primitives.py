@@ -535,7 +535,7 @@ def _row_chunks(x: Tensor, batch: int, tokens: int) -> list[slice]:
     samples, copies = x.shape[-2], max(1, math.prod(x.shape[:-2]))
     held = x.shape[-1] * x.element_size() * copies
     rows = (
-        min(tuning.PRIMITIVES_ROWS_BYTES // held, tuning.ENTRIES_AT_ONCE // batch)
+        min(tuning.PRIMITIVES_CACHED // held, tuning.ENTRIES_AT_ONCE // batch)
         // tuning.PRIMITIVES_ALIGNED
         * tuning.PRIMITIVES_ALIGNED
     )

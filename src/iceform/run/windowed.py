@@ -634,10 +634,10 @@ def _run(what: str, z: Tensor, window: Window) -> Tensor:
     if ready(z):
         return looped(what, flat, window.kind, operands).reshape(z.shape)
     formula = _formula(what, window.kind)
-    if z.numel() <= tuning.WINDOWED_CHUNK:
+    if z.numel() <= tuning.WINDOWED_PART:
         return formula(flat, *operands).reshape(z.shape)
     return torch.cat(
-        [formula(part, *operands) for part in flat.split(tuning.WINDOWED_CHUNK)]
+        [formula(part, *operands) for part in flat.split(tuning.WINDOWED_PART)]
     ).reshape(z.shape)
 
 

@@ -123,6 +123,13 @@ class Grid:
         return torch.linspace(self.low, self.high, self.cells * per_cell + 1, dtype=torch.float64)
 
 
+# JSON has no infinity: files say null.
+_OPEN = (
+    lambda size: None if math.isinf(size) else size,
+    lambda said: math.inf if said is None else float(said),
+)
+
+
 @dataclass(frozen=True)
 class GradedGrid:
     r"""Tokens that crowd at kinks: local spacing h(z) with
@@ -155,7 +162,7 @@ class GradedGrid:
     guards: int
     kinks: tuple[float, ...]
     growth: float
-    coarsest: float = math.inf
+    coarsest: float = field(default=math.inf, metadata={"codec": _OPEN})
     _cache: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -367,7 +374,7 @@ class Interpolant:
     values: Tensor
     regime: str
     error: float
-    function: ScalarFunction | None = None
+    function: ScalarFunction | None = field(default=None, metadata={"kept": False})
     assumptions: tuple[str, ...] = ()
     kind: str = "proven"
     edges: Tensor | None = None

@@ -153,7 +153,7 @@ def _weigh(it: Interpolant, middle: Tensor, radius: Tensor, size: int) -> LocalW
 
 def _mesh(it: Interpolant) -> Tensor:
     """Fine enough that a table of one cell is not bounded by its ends."""
-    return it.grid.mesh(max(tuning.LOCAL_PER_CELL, -(-tuning.LOCAL_FEWEST // it.grid.cells)))
+    return it.grid.mesh(max(tuning.LOCAL_PER_CELL, -(-tuning.FEWEST_POINTS // it.grid.cells)))
 
 
 def steepness(it: Interpolant) -> float:

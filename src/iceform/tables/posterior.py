@@ -192,15 +192,13 @@ def estimated_error(it: Interpolant, f: ScalarFunction, eps: float | None) -> fl
     while True:
         sweep = _mesh_sweep(it, f, per_cell)
         error = sweep.total + own
-        if sweep.total <= tuning.POSTERIOR_MESH_GOOD * sweep.leading + own or math.isinf(
-            sweep.total
-        ):
+        if sweep.total <= tuning.TIGHT * sweep.leading + own or math.isinf(sweep.total):
             return error
         # The remainder falls at least as the mesh; aim a little past what is needed.
         factor = 4 if sweep.total > 10 * sweep.leading else 2
         held = eps is not None and error <= eps
         work = it.grid.cells * per_cell * factor * 33
-        if per_cell * factor > tuning.POSTERIOR_MESH_MOST or work > (
+        if per_cell * factor > tuning.MESH or work > (
             tuning.POSTERIOR_MESH_POLISH if held else tuning.POSTERIOR_MESH_WORK
         ):
             return error

@@ -31,20 +31,20 @@ from torch import Tensor
 
 from iceform import tuning
 from iceform.arithmetic import Interval, at_most, exactly
-from iceform.arithmetic.units import SAFE_MINIMUM, UNIT
+from iceform.arithmetic.units import NOISE, SAFE_MINIMUM, UNIT
 from iceform.errors import CapacityError, PrecisionError, ProgramError
 from iceform.expressions.scalar import ScalarFunction
 from iceform.tables import bounds
 from iceform.tables.interpolant import MAKERS, GradedGrid, Grid, Interpolant, Keys
 from iceform.tables.posterior import posterior_error
 
-_HARD_SHARPNESS = 12.0  # T_1 ~ 6e-6: the temperature adds nothing to omega_f(h) worth naming
+HARD_SHARPNESS = 12.0  # T_1 ~ 6e-6: the temperature adds nothing to omega_f(h) worth naming
 MOST_HARD_CELLS = 1 << 18  # more tokens per sample than this is no longer a look-up table
 
 
 def hard(f: ScalarFunction, grid: Grid, sharpness: float | None = None) -> Interpolant:
     """v_k = f(L_k), with the bound min_m omega_f(m h) + 2 B_f T_m."""
-    c = _HARD_SHARPNESS if sharpness is None else sharpness
+    c = HARD_SHARPNESS if sharpness is None else sharpness
     values = f.extended(grid.nodes, grid.low, grid.high)
     if f.affine is not None and c >= 1:
         error = abs(f.affine[0]) * bounds.hard_identity_error(c, grid.spacing)
@@ -146,7 +146,6 @@ def _spreads(lowest: Tensor, highest: Tensor) -> list[float]:
 _LAMBDAS = torch.logspace(-14, 0, 29, dtype=torch.float64, device="cpu")
 _TAME = 2.0  # largest |v| allowed, relative to f
 _MIRRORED = 2.0**-36  # what logits of 500 tokens round by: weights of tokens that are symmetric
-_NOISE = 2.0**-40  # of the residual: a part that is no more is rounding
 
 
 @dataclass(frozen=True)
@@ -193,7 +192,7 @@ def _damped(phi: Tensor, residual: Tensor) -> Tensor:
     """
     mirrored = bool((phi - phi.flip(0, 1)).abs().max() <= _MIRRORED)
     parts = _folded(phi, residual) if mirrored else [(phi, residual)]
-    noise = _NOISE * float(residual.abs().max())
+    noise = NOISE * float(residual.abs().max())
     solved: list[tuple[Tensor, Tensor, Tensor] | None] = []
     for matrix, wanted in parts:
         if mirrored and float(wanted.abs().max()) <= noise:
@@ -240,7 +239,7 @@ def _unfolded(even: Tensor, odd: Tensor) -> Tensor:
 
 def _per_cell(grid: Grid | GradedGrid, wanted: int) -> int:
     fewer = wanted // 2 + 1 if grid.cells > tuning.REGIMES_MANY else wanted
-    return max(fewer, -(-tuning.REGIMES_FEWEST // grid.cells))
+    return max(fewer, -(-tuning.FEWEST_POINTS // grid.cells))
 
 
 def _between(edges: Tensor) -> Tensor:
@@ -273,7 +272,6 @@ def check_enclosed(f: ScalarFunction, low: float, high: float, eps: float | None
 # spectral: straight lines
 # ---------------------------------------------------------------------------------------------
 
-_STRAIGHT = 2.0**-40  # of its size: what a line may be off by where it is said to be one
 _FINEST_DELTA = 1e-16  # cells; below this the bound is under float64's rounding of any range
 _LINE = ScalarFunction(lambda z: z, "identity", affine=(1.0, 0.0))
 
@@ -329,7 +327,7 @@ def _off_line(f: ScalarFunction, low: float, high: float) -> tuple[float, tuple[
     said = Interval.of(slope) * end + Interval.of(intercept)
     tilt = (f.jets(whole, 1)[1] - Interval.of(slope)) * (whole - end)
     off = float(((f.jets(end, 0)[0] - said) + tilt).magnitude)
-    if not off <= _STRAIGHT * (abs(slope) * max(abs(low), abs(high)) + abs(intercept)):
+    if not off <= NOISE * (abs(slope) * max(abs(low), abs(high)) + abs(intercept)):
         raise ProgramError(f"f ({f.name}) is not the line {slope:g} z + {intercept:g}")
     return off, ()
 

@@ -18,6 +18,7 @@ import json
 import math
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -28,45 +29,33 @@ from torch import Tensor
 
 from iceform import store, tuning
 from iceform.arithmetic import at_most
+from iceform.arithmetic.units import OUTWARD_MOST
+from iceform.codec import decode, encode
 from iceform.errors import IceformError, IntegrityError, ProgramError
 from iceform.expressions.scalar import ScalarFunction
 from iceform.tables import regimes
-from iceform.tables.interpolant import MAKERS, GradedGrid, Grid, Interpolant
+from iceform.tables.interpolant import MAKERS, Interpolant
 from iceform.tables.posterior import posterior_error, prove, thinned
 
 _ALIKE = 1.25  # times what is proved: more is stated of another function
-AS_GOOD = 1 + 2.0**-20  # of the error that was proved when it was written, on whatever machine
 
 
 def describe_table(it: Interpolant) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """What a file says of a table, JSON-ready, and its tensors."""
-    config = {
-        "grid": describe_grid(it.grid),
-        "sharpness": it.sharpness,
-        "regime": it.regime,
-        "error": it.error,
-        "assumptions": list(it.assumptions),
-        "kind": it.kind,
-    }
-    return config, {"values": it.values} | ({} if it.edges is None else {"edges": it.edges})
+    tensors: dict[str, Tensor] = {}
+    return encode(it, tensors), tensors
 
 
-def table_from(config: dict[str, Any], tensors: dict[str, Tensor]) -> Interpolant:
+def table_from(config: Mapping[str, Any], tensors: Mapping[str, Tensor] = {}) -> Interpolant:
     """The inverse of :func:`describe_table`; it is a table, and nothing that it says is proved."""
-    try:
-        grid, values, edges = grid_from(config["grid"]), tensors["values"], tensors.get("edges")
-        sharpness, error = float(config["sharpness"]), float(config["error"])
-        regime, assumptions = str(config["regime"]), tuple(config["assumptions"])
-    except (KeyError, TypeError, ValueError) as broken:
-        raise IntegrityError(f"not the description of a table: {broken!r}") from None
-    plain = all(t.dtype == torch.float64 and t.isfinite().all() for t in tensors.values())
+    it = decode(Interpolant, {**config, "kind": "claimed"}, tensors)
+    grid, values, edges = it.grid, it.values, it.edges
+    held = [values] if edges is None else [values, edges]
+    plain = all(t.dtype == torch.float64 and t.isfinite().all() for t in held)
     whole = values.shape == (grid.tokens,) and (edges is None or edges.dim() == 1 < len(edges))
-    if not (plain and whole and 0 < sharpness < math.inf):
+    if not (plain and whole and 0 < it.sharpness < math.inf):
         raise IntegrityError(f"{len(values)} values and their cells are no table of {grid.tokens}")
-    return Interpolant(
-        grid, sharpness, values, regime, error,
-        assumptions=assumptions, kind="claimed", edges=edges,
-    )  # fmt: skip
+    return it
 
 
 def proven_for(it: Interpolant, f: ScalarFunction) -> Interpolant:
@@ -126,31 +115,13 @@ def reached(stated: float, found: float, kind: str) -> float:
     IntegrityError
         If what is stated is less than what is proven.
     """
-    if kind == "proven" and not found <= AS_GOOD * stated:
+    if kind == "proven" and not found <= OUTWARD_MOST * stated:
         raise IntegrityError(
             f"the table states an error of {stated:.3g}, and {at_most(found, '.3g')} is proved of "
             "it: its "
             "values or its error were changed"
         )
     return max(stated, found)
-
-
-def describe_grid(grid: Grid | GradedGrid) -> dict[str, Any]:
-    """JSON-ready."""
-    base = {"low": grid.low, "high": grid.high, "cells": grid.cells, "guards": grid.guards}
-    if isinstance(grid, GradedGrid):
-        coarsest = None if math.isinf(grid.coarsest) else grid.coarsest
-        return {**base, "kinks": list(grid.kinks), "growth": grid.growth, "coarsest": coarsest}
-    return base
-
-
-def grid_from(config: dict[str, Any]) -> Grid | GradedGrid:
-    """The inverse of :func:`describe_grid`."""
-    base = (config["low"], config["high"], config["cells"], config["guards"])
-    if "kinks" not in config:
-        return Grid(*base)
-    coarsest = math.inf if config["coarsest"] is None else config["coarsest"]
-    return GradedGrid(*base, tuple(config["kinks"]), config["growth"], coarsest)
 
 
 _FORM = 2  # of the files; what makes a table may change it too

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.arithmetic.units import UNIT
+from iceform.arithmetic.units import OUTWARD_MOST, UNIT
 from iceform.errors import ShapeError
 from iceform.heads.design import mirrored
 from iceform.targets.architectures import architecture
@@ -149,7 +149,7 @@ def _answer(spec: Target, features: Ball, parameters: dict[str, Any]) -> Ball:
     last = Ball(features.center[-1], features.radius[-1])
     units = (2 * (rows != 0).sum(1) + 2) * (a.u + UNIT)
     radius = rows.abs() @ last.radius + units * (rows.abs() @ last.most)
-    return Ball(rows @ last.center, radius * (1 + 2.0**-20))
+    return Ball(rows @ last.center, radius * OUTWARD_MOST)
 
 
 def _contribution(spec: Target, layer: int, head: int, whole: Ball, less: Ball) -> Contribution:

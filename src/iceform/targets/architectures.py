@@ -16,7 +16,7 @@ from torch import Tensor
 from iceform.errors import CapacityError, TargetError
 from iceform.heads import Design, Vocabulary
 from iceform.targets.rounding import KernelRounding
-from iceform.validation import check_capacity
+from iceform.validation import check_capacity, dtype_name
 
 Tensors = dict[str, Tensor]
 ROPE_THETA = 500_000.0  # of a Llama whose positions are used, as Llama 3 has it
@@ -75,7 +75,7 @@ class Architecture:
         """Refuse a dtype that the stock code does not compute in."""
         if dtype not in self.dtypes:
             KernelRounding(dtype)
-            name = str(dtype).removeprefix("torch.")
+            name = dtype_name(dtype)
             raise TargetError(
                 f"a {self.name} computes its norms and its softmax in float32 whatever it is "
                 f"loaded in, so {name} promises nothing; write it in float32, or as gpt2"

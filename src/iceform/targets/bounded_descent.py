@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from iceform.arithmetic.units import OUTWARD_MOST
 from iceform.certificates import Certificate, DerivationStep
 from iceform.errors import BoundError, PrecisionError
 from iceform.expressions.formulas import Formula
@@ -25,14 +26,12 @@ from iceform.tables import Interpolant, Keys, RoundingModel
 from iceform.tables.local import local_weights
 from iceform.targets.domain import DataDomain
 from iceform.targets.rounding import SECOND_ORDER, KernelRounding
-from iceform.targets.target import FeatureTarget
+from iceform.targets.target import MASK, FeatureTarget
 from iceform.validation import check_positive, check_size
 
-MASK = 4096.0  # hides tokens: e^-4096 underflows, and it is above every logit of a table by far
 ROUTE = 4 * MASK  # of the null token for those that do not ask: beats mask and logits
 LARGEST_LOGIT = MASK / 8
 SLACK = 2.0**-4  # computed coefficients may leave the exact ones by this much
-_PATH = 1 + 2.0**-20  # far more than float64 does to the exact iterates
 _HEADROOM = 1.6  # R over sup |f|: nearer to 1 the logarithms are steep
 _LEAST = 1e-3  # of sup |f|: f = 0 has tables too
 _ACCURACY = {torch.float64: 5e-14, torch.float32: 1e-7}  # asked of a table
@@ -144,11 +143,20 @@ class BoundedDescent(FeatureTarget):
         f, _, reach = self.settings(parameters)
         return DescentTables.of(f, self.looked_up, reach, self.torch_dtype)
 
-    @abstractmethod
     def path(
         self, x: Tensor, y: Tensor, **parameters: Any
     ) -> tuple[Float[Tensor, "t d"], Float[Tensor, "..."]]:
-        """The exact iterates w_0, ..., w_T and the residuals that are looked up, in float64."""
+        """The exact iterates w_0, ..., w_T and the residuals that are looked up, in float64.
+
+        Those of full batches; a descent that looks at fewer samples has others.
+        """
+        f, lr, _ = self.settings(parameters)
+        formula, x, y = Formula.parse(f), x.double(), y.double()
+        out = [x.new_zeros(self.dim)]
+        for _ in range(self.steps):
+            out.append(out[-1] - lr * x.T @ formula(x @ out[-1] - y) / len(x))
+        path = torch.stack(out)
+        return path, path @ x.T - y
 
     @abstractmethod
     def account(
@@ -163,7 +171,9 @@ class BoundedDescent(FeatureTarget):
         dtype = self.torch_dtype
         path, seen = self.path(x.to(dtype), y.to(dtype), **parameters)
         largest, reach = float(path.norm(dim=1).max()), float(seen.abs().max())
-        return replace(DataDomain.of(x, y, dtype), size=largest * _PATH, reach=reach * _PATH)
+        return replace(
+            DataDomain.of(x, y, dtype), size=largest * OUTWARD_MOST, reach=reach * OUTWARD_MOST
+        )
 
     def certificate(
         self, domain: DataDomain, attention: str = "any", **parameters: Any

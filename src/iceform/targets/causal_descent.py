@@ -29,17 +29,16 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from iceform.errors import ShapeError
-from iceform.expressions.formulas import Formula
 from iceform.heads import Design, Features, Head, Move, Row
-from iceform.targets.bounded_descent import MASK, ROUTE, BoundedDescent, DescentErrorBound
+from iceform.targets.bounded_descent import ROUTE, BoundedDescent, DescentErrorBound
 from iceform.targets.domain import DataDomain
 from iceform.targets.rounding import EPSILON, READ, KernelRounding, inflate
 from iceform.targets.stochastic_descent import StochasticDescent, StochasticErrorBound
+from iceform.targets.target import MASK
 
 
 @dataclass(frozen=True)
@@ -129,16 +128,7 @@ class CausalDescent(StochasticDescent):
             "state: state = 1; w, g, z and o start at 0",
         ]
 
-    def path(
-        self, x: Tensor, y: Tensor, **parameters: Any
-    ) -> tuple[Float[Tensor, "t d"], Float[Tensor, "t n"]]:
-        f, lr, _ = self.settings(parameters)
-        formula, x, y = Formula.parse(f), x.double(), y.double()
-        out = [x.new_zeros(self.dim)]
-        for _ in range(self.steps):
-            out.append(out[-1] - lr * x.T @ formula(x @ out[-1] - y) / len(x))
-        path = torch.stack(out)
-        return path, path @ x.T - y
+    path = BoundedDescent.path  # of full batches, not of one sample a step
 
     # ---------------------------------------------------------------------------- the certificate
 

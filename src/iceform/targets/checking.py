@@ -24,7 +24,13 @@ from iceform.certificates import Attestation, Certificate, Enclosure
 from iceform.errors import DeviceError, IntegrityError, PrecisionError, ProgramError
 from iceform.targets.domain import check_tensors
 from iceform.targets.folder import CONFIG, StockModel, digest, load
-from iceform.validation import check_choice, check_matmul_precision, check_positive, full_precision
+from iceform.validation import (
+    check_choice,
+    check_matmul_precision,
+    check_positive,
+    dtype_name,
+    full_precision,
+)
 
 # Where it came from and what wrote it; the dtype is that of the weights, which are compared.
 _NOT_BEHAVIOUR = {
@@ -83,7 +89,7 @@ class Checked:
         elif not math.isfinite(known.error):
             verdict, said = "NOT HELD", "to anything: nothing is certified, state within= (inf"
         what = "measured" if self.enclosure is None else "enclosed"
-        dtype = str(known.dtype).removeprefix("torch.")
+        dtype = dtype_name(known.dtype)
         return (
             f"{what} {self.measured:.2e}, {verdict} {said}, {known.backend}, {dtype})\n"
             f"{self.attestation.explain()}"

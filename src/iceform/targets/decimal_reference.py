@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.arithmetic.units import SAFE_MINIMUM
+from iceform.arithmetic.units import NOISE, SAFE_MINIMUM
 from iceform.targets.recurrence import Recurrence
 
 _DIGITS = Context(prec=50)
@@ -38,7 +38,7 @@ def eigenvalue_bounds(x: Float[Tensor, "n d"]) -> tuple[float, float]:
     with localcontext(_DIGITS):
         gram = _gram(x)
         low, high = float(found[0]), float(found[-1])
-        apart = max(high, SAFE_MINIMUM) * 2.0**-40
+        apart = max(high, SAFE_MINIMUM) * NOISE
         while not _positive(gram, -1, high + apart):
             apart *= 16
         top = high + apart

@@ -47,11 +47,10 @@ from iceform.targets.linear_head_pairs import LinearHeadPairs
 from iceform.targets.quantizer import Quantizer
 from iceform.targets.recurrence import Recurrence
 from iceform.targets.rounding import READ, KernelRounding
-from iceform.targets.target import Target
+from iceform.targets.target import MASK, Target
 from iceform.validation import check_positive, check_size
 
 LEAK_BITS = 46  # K
-MASK = 4096.0  # hides tokens from heads that compare
 _SHARP = 64.0  # M
 COPIED = READ + 5.0  # units of a copy: weight, value, output, stream; neighbours add e^-64
 _TYPICAL_NOISE = 192

@@ -33,12 +33,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.arithmetic.units import UNIT
+from iceform.arithmetic.units import OUTWARD_MOST, UNIT
 from iceform.heads import Design, Head
 from iceform.targets.architectures import Architecture
 from iceform.targets.rounding import NORM, KernelRounding
 
-_UP = 1 + 2.0**-20  # far more than float64 does to radii
 _GONE = 1100.0  # e^-1100 underflows to 0 in every dtype
 _KNOWN = 2.0  # the largest factor of a weight for which sums are told term by term
 _TURNED = 2.0**-80
@@ -109,7 +108,7 @@ class EnclosedNetwork:
         """The stream that a prompt is, and a bound of ||c|| per token."""
         half = prompt.stream[0, :, : self.design.hidden // 2].double()
         stream = Ball(half, prompt.off * half.abs())
-        common = math.sqrt(2) * stream.radius.norm(dim=1) * _UP
+        common = math.sqrt(2) * stream.radius.norm(dim=1) * OUTWARD_MOST
         return self._normed(stream, common) if self.known.norms else (stream, common)
 
     def run(self, prompt: Prompted, without: Collection[tuple[int, int]] = ()) -> Ball:
@@ -145,7 +144,7 @@ class EnclosedNetwork:
         turned = rotation.back(stream.center)
         mixed = rotation.back(torch.eye(stream.center.shape[1], dtype=torch.float64)).abs()
         units = (rotation.size + 3) * self.u
-        radius = (stream.radius + units * stream.most) @ mixed * _UP
+        radius = (stream.radius + units * stream.most) @ mixed * OUTWARD_MOST
         return Ball(turned[:, :count], radius[:, :count])
 
     def _normed(self, stream: Ball, common: Tensor) -> tuple[Ball, Tensor]:
@@ -154,7 +153,9 @@ class EnclosedNetwork:
         off = NORM * self.u * (stream.most + common[:, None] * (stream.most > 0))
         mean = (width + 2) * self.u * stream.most.mean(1)
         added = math.sqrt(width) * (NORM * self.u * stream.most.amax(1) + mean)
-        return Ball(stream.center, (stream.radius + off) * _UP), (common + added) * _UP
+        return Ball(stream.center, (stream.radius + off) * OUTWARD_MOST), (
+            common + added
+        ) * OUTWARD_MOST
 
     def _read(self, rows: Tensor, bias: Tensor, stream: Ball, common: Tensor) -> Ball:
         count = (rows != 0).sum(1)
@@ -168,7 +169,7 @@ class EnclosedNetwork:
         radius = stream.radius @ size.T
         radius = radius + NORM * self.u * held
         radius = radius + (2 * count + 1) * self.u * (held + bias.abs())
-        return Ball(stream.center @ rows.T + bias, radius * _UP)
+        return Ball(stream.center @ rows.T + bias, radius * OUTWARD_MOST)
 
     def carried(self, layer: _Layer, stream: Ball, common: Tensor) -> Ball:
         """What all heads carry to all tokens, head by head, before the output map."""
@@ -208,7 +209,7 @@ class EnclosedNetwork:
         o = p @ v.center
         tiny = torch.finfo(self.a.dtype).tiny
         least = (some & (p < tiny)).sum(1, keepdim=True) * tiny * v.most.amax(0)
-        return Ball(o, (self._softmax_radius(p, tau, o, v) + least) * _UP)
+        return Ball(o, (self._softmax_radius(p, tau, o, v) + least) * OUTWARD_MOST)
 
     def _softmax_radius(self, p: Tensor, tau: Tensor, o: Tensor, v: Ball) -> Tensor:
         grown = tau.amax(1, keepdim=True).exp()
@@ -235,8 +236,8 @@ class EnclosedNetwork:
         units = (rows != 0).sum(1) + 2
         off = self.u * (units * held + 2 * (stream.most + held) * (units > 2))
         radius = stream.radius + carried.radius @ rows.abs().T + off
-        out = Ball(stream.center + added, radius * _UP)
+        out = Ball(stream.center + added, radius * OUTWARD_MOST)
         grown = common + math.sqrt(2) * off.norm(dim=1) + self.u * common
         for _ in range(self.known.norms):
             out, grown = self._normed(out, grown)
-        return out, grown * _UP
+        return out, grown * OUTWARD_MOST

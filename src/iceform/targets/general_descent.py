@@ -56,13 +56,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.certificates import DerivationStep
-from iceform.expressions.formulas import Formula
 from iceform.heads import Design, Features, Head, Move, Row
 from iceform.tables import RoundingModel
-from iceform.targets.bounded_descent import MASK, ROUTE, BoundedDescent, DescentErrorBound
+from iceform.targets.bounded_descent import ROUTE, BoundedDescent, DescentErrorBound
 from iceform.targets.domain import DataDomain, check_data
 from iceform.targets.enclosed import Ball
 from iceform.targets.rounding import EPSILON, NORM, READ, SECOND_ORDER, KernelRounding, inflate
+from iceform.targets.target import MASK
 
 _ODDS = 1.25  # S over the largest slope: |r| stays below 0.8, the odds below 2.2
 _MADE = 6.0  # units: products that make a number of the prompt, and its rounding to the dtype
@@ -200,17 +200,6 @@ class GeneralDescent(BoundedDescent):
         value, slope = self.answer(features.center), features.center[-1, at["slope"]].abs()
         off, wrong = features.radius[-1, at["l"]], features.radius[-1, at["slope"]]
         return Ball(value, (off + value.abs() * wrong) / (slope - wrong).clamp(min=0))
-
-    def path(
-        self, x: Tensor, y: Tensor, **parameters: Any
-    ) -> tuple[Float[Tensor, "t d"], Float[Tensor, "t n"]]:
-        f, lr, _ = self.settings(parameters)
-        formula, x, y = Formula.parse(f), x.double(), y.double()
-        out = [x.new_zeros(self.dim)]
-        for _ in range(self.steps):
-            out.append(out[-1] - lr * x.T @ formula(x @ out[-1] - y) / len(x))
-        path = torch.stack(out)
-        return path, path @ x.T - y
 
     # ---------------------------------------------------------------------------- the certificate
 

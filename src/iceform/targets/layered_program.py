@@ -26,7 +26,7 @@ rounding of what it held one instruction ago; nothing is fed back.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -43,7 +43,6 @@ from iceform.errors import CapacityError, ProgramError, ShapeError
 from iceform.heads import Design, Features, Head, Move, Row
 from iceform.heads.design import in_parts
 from iceform.targets.program_target import ProgramTarget, trace
-from iceform.targets.target import Target
 from iceform.validation import check_size
 
 HOMES = ("lane0", "samples")
@@ -145,23 +144,6 @@ class LayeredProgram(ProgramTarget):
             1 << max(0, math.ceil(math.log2(largest_logit(assembly)))), dtype,
         )  # fmt: skip
         return spec, tables
-
-    @classmethod
-    def from_record(cls, sizes: dict[str, Any], parameters: dict[str, Any]) -> Target:
-        lines = tuple(
-            LayeredInstruction(**{k: _deep(v) for k, v in line.items()}) for line in sizes["lines"]
-        )
-        return cls(**{**{k: _deep(v) for k, v in sizes.items()}, "lines": lines})
-
-    def sizes(self) -> dict[str, Any]:
-        return {
-            **super().sizes(),
-            "variables": [list(pair) for pair in self.variables],
-            "lines": [
-                {**vars(line), "a": [list(r) for r in line.a], "b": [list(r) for r in line.b]}
-                for line in self.lines
-            ],
-        }
 
     # ------------------------------------------------------------------------------- the stream
 
@@ -424,9 +406,3 @@ def _code(numbers: Tensor, bits: int) -> Tensor:
 def _held(variable: str) -> str:
     """The features that hold a variable."""
     return f"[{variable}]"
-
-
-def _deep(value: Any) -> Any:
-    return tuple(map(_deep, value)) if isinstance(value, Iterable) and not isinstance(
-        value, str | dict
-    ) else value  # fmt: skip

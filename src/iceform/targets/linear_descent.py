@@ -57,10 +57,9 @@ from iceform.targets.linear_error_bound import (
 from iceform.targets.linear_head_pairs import LEAK_BITS, LinearHeadPairs
 from iceform.targets.recurrence import Recurrence
 from iceform.targets.rounding import EPSILON, KernelRounding
-from iceform.targets.target import FeatureTarget
+from iceform.targets.target import MASK, FeatureTarget
 from iceform.validation import check_positive, check_size
 
-_ROUTE = 4096.0  # logit of the null token for those that do not ask; beats every other by far
 _LEAST_POSITIONS = 3
 _MOST_HALVINGS = 8
 _SEEDS = 2**63
@@ -207,13 +206,13 @@ class LinearDescent(FeatureTarget):
         role, logit = f"gradient, t = {t:+g}", (*asks, residual, outweighed, _ROUTED)
         if self._grouped:
             role = f"{role}, group {group}"
-            logit = (*logit, (Row(constant=-_ROUTE), Row.of("apart", group)))
+            logit = (*logit, (Row(constant=-MASK), Row.of("apart", group)))
         return Head(role, logit, moves)
 
     def _gate(
         self, role: str, odds: str, sign: float, source: str, target: dict[str, float]
     ) -> Head:
-        seen = (Row(constant=1.0), Row.flags(**{odds: sign, "data": -_ROUTE}))
+        seen = (Row(constant=1.0), Row.flags(**{odds: sign, "data": -MASK}))
         moves = tuple(
             Move(Row.of(source, k), {(name, k): c for name, c in target.items()})
             for k in range(self.dim)
@@ -319,4 +318,4 @@ class LinearDescent(FeatureTarget):
 
 
 # Tokens that do not ask look at the null token alone.
-_ROUTED = (Row.flags(data=_ROUTE, null=_ROUTE), Row.flags(null=1.0))
+_ROUTED = (Row.flags(data=MASK, null=MASK), Row.flags(null=1.0))

@@ -40,7 +40,7 @@ import torch
 
 from iceform.arithmetic import exactly
 from iceform.errors import CapacityError, PrecisionError
-from iceform.validation import check_choice, unit_roundoff
+from iceform.validation import check_choice, dtype_name, unit_roundoff
 
 EPSILON = 2.0**80  # of the norms; the weight is its root
 _LARGEST_EPSILON = {torch.float64: 2.0**400, torch.float32: 2.0**126}
@@ -64,7 +64,7 @@ class KernelRounding:
     def __post_init__(self) -> None:
         check_choice("attention", self.attention, ATTENTION)
         if self.dtype not in _DTYPES:
-            name = str(self.dtype).removeprefix("torch.")
+            name = dtype_name(self.dtype)
             raise PrecisionError(
                 f"nothing is certified in {name}: its logits carry 11 bits or fewer, and pairs of "
                 "heads cancel; use float64 or float32"
@@ -84,7 +84,7 @@ class KernelRounding:
     @property
     def name(self) -> str:
         """As in config files."""
-        return str(self.dtype).removeprefix("torch.")
+        return dtype_name(self.dtype)
 
     @property
     def backend(self) -> str:
@@ -113,7 +113,7 @@ def epsilon(largest: float, dtype: torch.dtype) -> float:
     least = 2 * largest**2 / unit_roundoff(dtype)
     found = max(EPSILON, 4.0 ** math.ceil(math.log2(least) / 2))
     if found > _LARGEST_EPSILON[dtype]:
-        name = str(dtype).removeprefix("torch.")
+        name = dtype_name(dtype)
         raise CapacityError(
             f"tokens that hold {largest:.4g} need a norm with epsilon {found:.4g}, which {name} "
             "does not hold; scale the data, or take narrower ranges"

@@ -47,11 +47,12 @@ from iceform.errors import ShapeError
 from iceform.expressions.formulas import Formula
 from iceform.heads import Design, Features, Head, Move, Row
 from iceform.tables import RoundingModel
-from iceform.targets.bounded_descent import MASK, ROUTE, SLACK, BoundedDescent, DescentErrorBound
+from iceform.targets.bounded_descent import ROUTE, SLACK, BoundedDescent, DescentErrorBound
 from iceform.targets.domain import DataDomain, check_data
 from iceform.targets.linear_error_bound import DescentNetwork, carried
 from iceform.targets.linear_head_pairs import LEAK_BITS, LinearHeadPairs
 from iceform.targets.rounding import EPSILON, READ, KernelRounding, inflate
+from iceform.targets.target import MASK
 from iceform.validation import check_positive
 
 

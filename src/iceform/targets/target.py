@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import fields, is_dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -12,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.certificates import Certificate, Enclosure
+from iceform.codec import decode, encode
 from iceform.errors import ProgramError, TargetError
 from iceform.heads import Design, Vocabulary
 from iceform.heads.design import mirrored, unmirrored
@@ -40,6 +40,10 @@ model = ice.targets.load(path)
 print(model.prompt(X, y))  # token ids
 print(model.spec.run(network, X, y))  # what is generated after them, read
 print(ice.check(path, X, y))"""
+
+
+# Hides tokens: e^-4096 underflows, and it beats every logit of a table by far.
+MASK = 4096.0
 
 
 class Target(ABC):
@@ -130,15 +134,13 @@ class Target(ABC):
 
     def sizes(self) -> dict[str, Any]:
         """Everything that the weights depend on, as JSON: the fields that no prompt holds."""
-        assert is_dataclass(self)
-        held = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.defaults}
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in held.items()}
+        said: dict[str, Any] = encode(self)
+        return {name: value for name, value in said.items() if name not in self.defaults}
 
     @classmethod
     def from_record(cls, sizes: dict[str, Any], parameters: dict[str, Any]) -> Target:
         """The target that :meth:`sizes` and :meth:`parameters` describe."""
-        plain = {k: tuple(v) if isinstance(v, list) else v for k, v in sizes.items()}
-        return cls(**plain, **parameters)
+        return decode(cls, {**sizes, **parameters})
 
     def parameters(self) -> dict[str, Any]:
         """The defaults of what is in the prompt."""

@@ -29,7 +29,7 @@ from iceform.errors import BoundError, DtypeError, IntegrityError, ProgramError,
 __all__ = ["TableData", "ames", "columns_of", "read", "read_like", "table_from"]
 
 _SHOWN = 8  # names that a message lists
-_EXACT = 2**53  # whole numbers up to this are float64s
+_EXACT = 2**sys.float_info.mant_dig  # whole numbers up to this are float64s
 _LARGEST = 1e150  # beyond it squares, which scales are made of, overflow
 # What a person reads as a number: 1,234.50 or 12 € or 5 %.
 _LIKE_A_NUMBER = re.compile(

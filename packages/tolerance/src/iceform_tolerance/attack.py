@@ -13,6 +13,7 @@ from itertools import cycle, islice
 import torch
 from torch import Tensor
 
+from iceform.validation import dtype_name
 from iceform_tolerance.backends import KernelBackend
 from iceform_tolerance.cases import CASES, Inputs, Shape, draw
 from iceform_tolerance.exact import plain_value, reference_and_bound
@@ -112,7 +113,7 @@ def examine(
 
 
 def _name(inputs: Inputs) -> str:
-    return str(inputs.q.dtype).removeprefix("torch.")
+    return dtype_name(inputs.q.dtype)
 
 
 def _empty_rows(values: Tensor) -> str:

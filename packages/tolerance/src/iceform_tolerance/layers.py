@@ -36,6 +36,7 @@ multiplied by more than their rounding, and the mean, the deviations and r are e
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +54,7 @@ from iceform_tolerance.theorem import Norms, bound_from_norms
 # Every bound below is a short float64 computation on sums of at most 2^24 terms: 2^-26 covers it.
 _OWN = 1 + 2.0**-26
 _MOST = 1 << 24
-_FAITHFUL64 = 2.0**-52
+_FAITHFUL64 = sys.float_info.epsilon
 _TINY64 = 2.0**-1020  # more than float64 loses when the squares of a row underflow, on average
 
 

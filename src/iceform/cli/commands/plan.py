@@ -6,7 +6,9 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from iceform import tuning
 from iceform.cli.as_json import add_json, print_json
+from iceform.validation import dtype_name
 
 if TYPE_CHECKING:
     from iceform.cli.planning import Need
@@ -57,7 +59,9 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--dim", "-d", type=int, required=True, help="entries of a sample")
     add("--samples", "-n", type=int, required=True, help="samples in the prompt")
-    add("--eps", type=float, default=1e-6, help="the error to certify, an entry (%(default)s)")
+    add(
+        "--eps", type=float, default=tuning.EPS, help="the error to certify, an entry (%(default)s)"
+    )
     add("--bound", type=float, default=1.0, help="of |x|, |y| and |w|, entrywise (%(default)s)")
     add("--loss", default="squared", help=f"one of {', '.join(LOSSES)} (%(default)s)")
     add("--regime", default="spectral", help="spectral, or hard as in the paper (%(default)s)")
@@ -69,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
 def _print_plan(step: GradientStep, needs: Sequence[Need], eps: float, fewest: int | None) -> None:
     from iceform.arithmetic import exactly
 
-    d, dtype = step.domain, str(step.dtype).removeprefix("torch.")
+    d, dtype = step.domain, dtype_name(step.dtype)
     low, high = d.residuals
     print(
         f"one gradient step, {step.loss.name} loss, {d.samples} samples of {d.dim} entries, "
@@ -91,14 +95,14 @@ def _print_plan(step: GradientStep, needs: Sequence[Need], eps: float, fewest: i
         )
 
 
-_NAMES, _FIGURES = 26, 26  # characters of the first column, and of each that follows
+_COLUMN = 26  # characters
 
 
 def _print_columns(heads: Sequence[str] | None, columns: Sequence[dict[str, str]]) -> None:
     """A line for every name of the first column's: the name, then what each column has for it."""
     rows = [[name, *(column.get(name, "-") for column in columns)] for name in columns[0]]
     for name, *figures in rows if heads is None else [heads, *rows]:
-        print(f"{name:<{_NAMES}}", *(f"{figure:>{_FIGURES}}" for figure in figures))
+        print(f"{name:<{_COLUMN}}", *(f"{figure:>{_COLUMN}}" for figure in figures))
 
 
 def _heading(need: Need) -> str:

@@ -95,10 +95,6 @@ class Formula:
     def __str__(self) -> str:
         return self.text
 
-    def to_text(self) -> str:
-        """The same as :attr:`text`."""
-        return self.text
-
     def to_latex(self) -> str:
         """For a page that sets mathematics."""
         return printing.latex(self.tree, self.variable)
@@ -242,7 +238,7 @@ def _facts(formula: Formula, low: float, high: float, loss: Formula | None) -> S
 
 
 def _check_finite(formula: Formula, low: float, high: float, name: str) -> None:
-    mesh = torch.linspace(low, high, tuning.FORMULA_MESH, dtype=torch.float64)
+    mesh = torch.linspace(low, high, tuning.MESH + 1, dtype=torch.float64)
     finite = torch.isfinite(formula(mesh))
     if not bool(finite.all()):
         raise FormulaError(

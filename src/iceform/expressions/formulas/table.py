@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -132,15 +133,25 @@ def _max(a: Any, b: Any) -> Tensor:
 # ---------------------------------------------------------------------------------------------
 
 
+_CUBIC = 0.044715  # of the cube in the tanh form of GELU
+
+
 def _between(low: float, high: float) -> Jet:
     """A constant that lies between two neighbouring floats."""
     ends = torch.tensor([[low], [high]], dtype=torch.float64, device="cpu")
     return Jet.number(Interval(ends[0], ends[1]))
 
 
-_JET_LOG_2 = _between(0.6931471805599453, 0.6931471805599454)
-_JET_LOG_10 = _between(2.302585092994045, 2.302585092994046)
-_JET_ROOT_HALF = _between(0.7071067811865475, 0.7071067811865476)
+def _around(value: Decimal) -> Jet:
+    """A constant of 28 digits, between its neighbours."""
+    near = float(value)
+    low = math.nextafter(near, -math.inf) if Decimal(near) > value else near
+    return _between(low, math.nextafter(low, math.inf))
+
+
+_JET_LOG_2 = _around(Decimal(2).ln())
+_JET_LOG_10 = _around(Decimal(10).ln())
+_JET_ROOT_HALF = _around(Decimal("0.5").sqrt())
 _JET_ROOT_2_OVER_PI = _between(0.7978845608028653, 0.7978845608028654)
 _JET_ZERO, _JET_HALF, _JET_ONE, _JET_TWO = (Jet.number(value) for value in (0.0, 0.5, 1.0, 2.0))
 
@@ -168,7 +179,7 @@ def _jet_gelu(v: Jet) -> Jet:
 
 
 def _jet_gelu_tanh(v: Jet) -> Jet:
-    inner = _JET_ROOT_2_OVER_PI * (v + Jet.number(0.044715) * v.power(3.0))
+    inner = _JET_ROOT_2_OVER_PI * (v + Jet.number(_CUBIC) * v.power(3.0))
     return v * (inner * _JET_TWO).sigmoid()
 
 
@@ -215,7 +226,7 @@ def _gelu(u: Node) -> Node:
 
 def _gelu_tanh(u: Node) -> Node:
     scale = call("sqrt", divide(Number(Fraction(8)), Number(Fraction(math.pi), "pi")))
-    cubed = multiply(Number(Fraction(0.044715)), power(u, 3))
+    cubed = multiply(Number(Fraction(_CUBIC)), power(u, 3))
     return multiply(u, call("sigmoid", multiply(scale, add(u, cubed))))
 
 

@@ -7,17 +7,18 @@ import math
 import random
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_type_hints
 
 import torch
 from torch import Tensor, nn
 
 from iceform.arithmetic import exactly
 from iceform.certificates.witness import ReplayedEntry
+from iceform.codec import decode, encode
 from iceform.errors import BoundError, ProgramError
 from iceform.networks.attestation import piece_recorder
 from iceform.networks.frozen import FrozenLayers
@@ -137,6 +138,8 @@ class Piece(nn.Module, ABC):
     """One map of the network: exact while calibrating, in context while running."""
 
     kind: ClassVar[str] = ""
+    made_with: ClassVar[tuple[str, ...]] = ()  # arguments that files hold, tensors apart
+    fixed: ClassVar[dict[str, Any]] = {}  # what freeze_range fixes, and its types
     how: ClassVar[str] = ""
     emulated: ClassVar[bool] = True
 
@@ -253,14 +256,27 @@ class Piece(nn.Module, ABC):
 
     def config(self) -> dict[str, Any]:
         """What it was made with, tensors apart, JSON only."""
-        return {}
+        return {name: encode(getattr(self, name)) for name in self.made_with}
+
+    @classmethod
+    def made(
+        cls, name: str, settings: PieceSettings, tensors: Mapping[str, Tensor], config: Any
+    ) -> Piece:
+        """The piece whose :meth:`config` and own tensors a file holds."""
+        construct: Callable[..., Piece] = cls
+        hints = get_type_hints(cls.__init__)
+        taken = {key: decode(hints[key], config[key]) for key in cls.made_with}
+        taken |= {key: tensors[f"{name}.{key}"] for key in ("weight", "bias") if key in hints}
+        return construct(name=name, settings=settings, **taken)
 
     def ranges(self) -> dict[str, Any]:
         """What :meth:`freeze_range` fixed, JSON only."""
-        return {}
+        return {name: encode(getattr(self, name)) for name in self.fixed}
 
-    def restore(self, ranges: dict[str, Any]) -> None:
+    def restore(self, ranges: Mapping[str, Any]) -> None:
         """The inverse of :meth:`ranges`."""
+        for name, kind in self.fixed.items():
+            setattr(self, name, decode(kind, ranges[name]))
 
     # ------------------------------------------------------------------------------ running
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from iceform.arithmetic import at_most, exactly
 from iceform.certificates.witness import ReplayedEntry
+from iceform.codec import decode, encode
 from iceform.errors import BoundError, PrecisionError
 from iceform.expressions import ScalarFunction
 from iceform.networks.pieces.base import (
@@ -25,7 +27,7 @@ from iceform.networks.pieces.base import (
 from iceform.networks.pieces.linear import LinearMap
 from iceform.run import primitives, rounding_of
 from iceform.tables import Interpolant
-from iceform.tables.storage import describe_table, proved_again, table_from
+from iceform.tables.storage import proved_again, table_from
 from iceform.validation import unit_roundoff
 
 _FINEST, _FINEST_UNITS = 2.0**-37, 1  # of a table's range: finer ones cost tokens, gain little
@@ -74,6 +76,7 @@ class Activation(Piece):
     """An elementwise map; what tables and gates share."""
 
     kind = "activation"
+    fixed: ClassVar[dict[str, Any]] = {"high": float}
 
     def __init__(self, name: str, settings: PieceSettings, function: ScalarFunction, slope: float):
         super().__init__(name, settings)
@@ -159,11 +162,9 @@ class Activation(Piece):
     def config(self) -> dict[str, Any]:
         return {"function": self.function.name}
 
-    def ranges(self) -> dict[str, Any]:
-        return {"high": self.high}
-
-    def restore(self, ranges: dict[str, Any]) -> None:
-        self._set(float(ranges["high"]))
+    def restore(self, ranges: Mapping[str, Any]) -> None:
+        super().restore(ranges)
+        self._set(self.high)
 
 
 class TabulatedActivation(Activation):
@@ -304,15 +305,12 @@ class TabulatedActivation(Activation):
         return self.table.kind
 
     def ranges(self) -> dict[str, Any]:
-        table, tensors = describe_table(self.table)
-        return {**super().ranges(), "table": {**table, "values": tensors["values"].tolist()}}
-
-    def restore(self, ranges: dict[str, Any]) -> None:
-        saved = ranges["table"]
-        self.high = float(ranges["high"])
-        values = torch.tensor(saved["values"], dtype=torch.float64)
         # Without the cells of the proof, which would be most of the file: they are found again.
-        self.table = proved_again(table_from(saved, {"values": values}), self.function)
+        return {**super().ranges(), "table": encode(replace(self.table, edges=None))}
+
+    def restore(self, ranges: Mapping[str, Any]) -> None:
+        self.high = decode(float, ranges["high"])
+        self.table = proved_again(table_from(ranges["table"]), self.function)
 
 
 class Gate(Activation):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -87,6 +88,6 @@ class EmbeddingMap(Piece):
         length = float(weight.norm(dim=-1).max()) + float(own.norm())
         return Bounds(float(weight.abs().max()) + float(own.max()), length * (1 + 2**-30))
 
-    def restore(self, ranges: dict[str, Any]) -> None:
-        del ranges
+    def restore(self, ranges: Mapping[str, Any]) -> None:
+        super().restore(ranges)
         self._encode()

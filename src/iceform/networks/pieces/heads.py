@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,8 @@ class AttentionPiece(Piece):
     """
 
     kind = "heads"
+    made_with = ("head_dim", "value_dim", "scale", "causal")
+    fixed: ClassVar[dict[str, Any]] = {"norms": dict[str, float], "length": int, "bias": float}
     how = "attended, Q, K, V looked up"
 
     def __init__(
@@ -228,14 +230,3 @@ class AttentionPiece(Piece):
             return ErrorSpan(self.norms["v"], math.inf)
         error = self.carried(errors)
         return ErrorSpan(self.norms["v"], error, error, self.value_dim)
-
-    def config(self) -> dict[str, Any]:
-        return {"head_dim": self.head_dim, "value_dim": self.value_dim, "scale": self.scale,
-                "causal": self.causal}  # fmt: skip
-
-    def ranges(self) -> dict[str, Any]:
-        return {"norms": self.norms, "length": self.length, "bias": self.bias}
-
-    def restore(self, ranges: dict[str, Any]) -> None:
-        self.norms = {key: float(ranges["norms"][key]) for key in "qkv"}
-        self.length, self.bias = int(ranges["length"]), float(ranges["bias"])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -58,6 +59,8 @@ class LinearMap(Piece):
     """
 
     kind = "linear"
+    made_with = ("rounded",)
+    fixed: ClassVar[dict[str, Any]] = {"norm": float, "widest": Tensor}
     how = "look-up, weights in the prompt"
 
     weight: Tensor
@@ -298,15 +301,8 @@ class LinearMap(Piece):
     def _spectral(self) -> float:
         return float(torch.linalg.matrix_norm(self.weight.double(), 2)) * _ROUNDED
 
-    def config(self) -> dict[str, Any]:
-        return {"rounded": self.rounded}
-
-    def ranges(self) -> dict[str, Any]:
-        return {"norm": self.norm, "widest": self.widest.tolist()}
-
-    def restore(self, ranges: dict[str, Any]) -> None:
-        self.norm = float(ranges["norm"])
-        self.widest = torch.tensor(ranges["widest"], dtype=torch.float64)
+    def restore(self, ranges: Mapping[str, Any]) -> None:
+        super().restore(ranges)
         self._encode()
 
 

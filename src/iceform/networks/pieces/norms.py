@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -69,6 +69,8 @@ class Norm(Piece):
     """
 
     kind = "norm"
+    made_with = ("width", "floor", "centred")
+    fixed: ClassVar[dict[str, Any]] = {"least": float, "norm": float}
     how = "mean, square, root and products looked up"
 
     weight: Tensor
@@ -348,12 +350,13 @@ class Norm(Piece):
         error = min(grown, 2 * gain * root)
         return ErrorSpan(entry, error + self.certified, error + root * self.certified, self.width)
 
-    def config(self) -> dict[str, Any]:
-        return {"floor": self.floor, "centred": self.centred}
+    @classmethod
+    def made(
+        cls, name: str, settings: PieceSettings, tensors: Mapping[str, Tensor], config: Any
+    ) -> Piece:
+        width = len(tensors[f"{name}.weight"])  # which earlier files do not say
+        return super().made(name, settings, tensors, {"width": width, **config})
 
-    def ranges(self) -> dict[str, Any]:
-        return {"least": self.least, "norm": self.norm}
-
-    def restore(self, ranges: dict[str, Any]) -> None:
-        self.least, self.norm = float(ranges["least"]), float(ranges["norm"])
+    def restore(self, ranges: Mapping[str, Any]) -> None:
+        super().restore(ranges)
         self.plain = bool((self.weight == 1).all() and (self.bias == 0).all())

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -64,6 +64,8 @@ class ProductPiece(Piece):
     """a b, entry by entry, or the matrix product."""
 
     kind = "product"
+    made_with = ("inner",)
+    fixed: ClassVar[dict[str, Any]] = {"largest": float}
     how = "look-up, one factor as weights in the prompt"
 
     def __init__(self, name: str, settings: PieceSettings, *, inner: int | None = None) -> None:
@@ -175,15 +177,6 @@ class ProductPiece(Piece):
                 entry, longest, (weight * by * OUTWARD_SINGLE, bias * by), one.radius, off
             )
         return Bounds(entry)
-
-    def config(self) -> dict[str, Any]:
-        return {"inner": self.inner}
-
-    def ranges(self) -> dict[str, Any]:
-        return {"largest": self.largest}
-
-    def restore(self, ranges: dict[str, Any]) -> None:
-        self.largest = float(ranges["largest"])
 
 
 def _times(a: float, b: float) -> float:

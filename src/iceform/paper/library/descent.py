@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from iceform import tuning
 from iceform.arithmetic import gram_eigenvalues
 from iceform.arithmetic.doubled import Doubled
 from iceform.arithmetic.units import OUTWARD_MANY
@@ -73,7 +74,7 @@ class DescentPrompts(PromptAlgorithm):
     l2: float = 0.0
     schedule: str = "constant"
     w_bound: float = 4.0
-    eps: float = 1e-6
+    eps: float = tuning.EPS
     tokens: int | None = None
 
     def __post_init__(self) -> None:

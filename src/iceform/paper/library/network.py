@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from iceform.arithmetic.units import LEAK_BITS
 from iceform.certificates import (
     Result,
 )
+from iceform.codec import decode, encode
 from iceform.errors import IntegrityError, PrecisionError, ProgramError
 from iceform.expressions import LOSSES
 from iceform.heads import Features, FrozenNetwork, Prompt, SoftmaxAttention
@@ -300,14 +301,14 @@ class PromptLibrary(Pretrained, kept_as="PromptLibrary"):
         """Sizes and weights."""
         head, tensors = self.head.pack()
         sizes = {"dim": self.dim, "samples": self.samples, "eps": self.eps}
-        return {"head": head, "library": {**sizes, "sizes": asdict(self.sizes)}}, tensors
+        return {"head": head, "library": {**sizes, "sizes": encode(self.sizes)}}, tensors
 
     @classmethod
     def unpack(cls, content: dict[str, Any], tensors: dict[str, Tensor], **_: Any) -> PromptLibrary:
         """The inverse of :meth:`pack`."""
         head, saved = Emulator.unpack(content["head"], tensors), content["library"]
         library = object.__new__(cls)
-        sizes = HeadSizes(**saved["sizes"])
+        sizes = decode(HeadSizes, saved["sizes"])
         library._size(saved["dim"], saved["samples"], sizes, saved["eps"], head.dtype)
         if not isinstance(head, AttentionHead) or head.samples != sizes.tokens:
             raise IntegrityError("the folder holds weights that are not this library's")

@@ -11,7 +11,7 @@ from torch import Tensor
 from iceform.run.windowed import window_of
 from iceform.tables import Grid, Interpolant
 
-LINE, TABLE, GRADED = 0, 1, 2  # how values are found: from j, from a window, from all tokens
+LINE, TABLE, GRADED = range(3)  # how values are found: from j, from a window, from all tokens
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from iceform import store
+from iceform.codec import decode, encode
 from iceform.errors import (
     IntegrityError,
     ParameterError,
@@ -41,12 +42,11 @@ from iceform.targets.text.features import TextFeatures
 from iceform.targets.text.in_weights import carried, sizes_with
 from iceform.targets.text.interpreter import TextRun, check
 from iceform.targets.text.layers import TextLayers
-from iceform.targets.text.numbers import NumberFormat
 from iceform.targets.text.proof import certify
 from iceform.targets.text.rotary import RotaryLayers
 from iceform.targets.text.syntax import ProgramText, TextError, parse
 from iceform.targets.text.words import END, LIBRARY, TextSizes
-from iceform.validation import check_choice, check_matmul_precision, full_precision
+from iceform.validation import check_choice, check_matmul_precision, dtype_name, full_precision
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -337,7 +337,7 @@ class TextComputer:
         check_path(folder)
         config, tensors = self._written
         record = {
-            "sizes": asdict(self.sizes), "mode": self.mode, "program": self.program,
+            "sizes": encode(self.sizes), "mode": self.mode, "program": self.program,
             "certificate": self.certificate.to_dict(), "weights_sha256": self.digest,
         }  # fmt: skip
         plain = {
@@ -358,11 +358,8 @@ class TextComputer:
         stored = store.read_folder(folder, (CONFIG, RECORD, CARD), KIND)
         record = stored.content
         try:
-            sizes = dict(record["sizes"])
-            form = NumberFormat(**sizes.pop("format"))
-            found = cls(
-                TextSizes(format=form, **sizes), mode=record["mode"], program=record["program"]
-            )
+            sizes = decode(TextSizes, record["sizes"])
+            found = cls(sizes, mode=record["mode"], program=record["program"])
         except (KeyError, TypeError) as broken:
             raise IntegrityError(f"{folder} does not describe a text computer: {broken}") from None
         if digest(stored.tensors) != found.digest:
@@ -420,7 +417,7 @@ def _check_greedy(generation: dict[str, Any]) -> None:
 
 def _check_dtype(written: torch.dtype, asked: torch.dtype) -> None:
     if asked != written:
-        have, want = (str(d).removeprefix("torch.") for d in (written, asked))
+        have, want = (dtype_name(d) for d in (written, asked))
         raise PrecisionError(
             f"this computer is written in {have}; in {want} nothing is promised (half precision "
             f"cannot hold its scores). Take TextComputer(dtype=...) with float32 or float64, and "

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from iceform.arithmetic import UNIT
+from iceform.arithmetic import OUTWARD, UNIT
 from iceform.arithmetic.double_double import (
     SUMMED,
     DoubleDouble,
@@ -321,7 +321,7 @@ def _residuals(source: Source, scaling: Scaling, found: Tensor, values: Tensor) 
         # Pairs are off by a few roundings each, relative to what they add up.
         terms = size / source.rows + far / source.rows * shift.hi.abs() + value.abs() * v.abs()
         lost = 16 * SUMMED * (source.count + 8) * terms
-        out.append(((left.double().abs() + lost).norm() * (1 + 1e-12)) / v.norm())
+        out.append(((left.double().abs() + lost).norm() * OUTWARD) / v.norm())
     return torch.stack(out)
 
 

@@ -43,7 +43,7 @@ from iceform_estimators.machine.proofs import Dependence, Proof, enclose, lower,
 from iceform_estimators.machine.solvers import Iterate, Solution, nesterov
 from iceform_estimators.machine.stream import CLIP
 from iceform_estimators.machine.whitening import evenly, sharpened
-from iceform_estimators.tuning import PEER_TOLERANCE, ROUNDED, SLACK
+from iceform_estimators.tuning import PEER_TOLERANCE, PENALTY_SLIDER, ROUNDED, SLACK
 
 _HOST = (
     "momentum, and where it begins anew",
@@ -96,7 +96,7 @@ class ElasticNet(LinearModel):
     several: ClassVar[bool] = True
 
     alpha: float = field(
-        default=1.0, metadata=option("The penalty's weight.", low=0, slider=(1e-4, 10))
+        default=1.0, metadata=option("The penalty's weight.", low=0, slider=PENALTY_SLIDER)
     )
     l1_ratio: float = field(
         default=0.5,

@@ -24,6 +24,7 @@ from iceform_estimators.algorithms.linear import LinearModel
 from iceform_estimators.algorithms.record import Peer, labels_of, option
 from iceform_estimators.machine.problem import LinearProblem, metric_of
 from iceform_estimators.machine.solvers import Solution
+from iceform_estimators.tuning import PENALTY_SLIDER, SHARE_SLIDER
 
 _ROUNDS = 100  # of the reference's reweighting; it ends when no sample changes sides
 
@@ -84,11 +85,11 @@ class Expectile(LinearModel):
             low=0,
             high=1,
             open="low high",
-            slider=(0.02, 0.98),
+            slider=SHARE_SLIDER,
         ),
     )
     alpha: float = field(
-        default=0.0, metadata=option("The penalty's weight.", low=0, slider=(1e-4, 10))
+        default=0.0, metadata=option("The penalty's weight.", low=0, slider=PENALTY_SLIDER)
     )
 
     def loss(self) -> Loss:

@@ -41,17 +41,23 @@ from iceform_estimators.machine.problem import (
 from iceform_estimators.machine.proofs import Proof, gram_slip, lengths_in, lower, norm_of
 from iceform_estimators.machine.solvers import Solution, minimise
 from iceform_estimators.machine.stream import CLIP_SQUARED
-from iceform_estimators.tuning import HUBER_ALPHA, HUBER_EPSILON, ROUNDED, SLACK
+from iceform_estimators.tuning import (
+    GROWTHS,
+    HUBER_ALPHA,
+    HUBER_EPSILON,
+    NEARBY,
+    PENALTY_SLIDER,
+    ROUNDED,
+    SLACK,
+)
 
 _FIRST = 0.5  # scale that is tried, in units of the labels' deviation
 _ROUNDS = 60  # of the search for the scale
 _NARROW = 1e-12  # relative width at which the scale is found
 _SMALLEST = 1e-8  # of the scale relative to the labels': below it the fit is exact
-_GROWTHS = 12  # balls tried for the proof, each twice as large
 _IN_MEMORY = 1 << 22  # entries of the data up to which a dual is looked for
 _POLISH = 2  # steps to a better one
 _NEAR = (1.0, 2.0**8, 2.0**16)  # times the scale: samples that a line may be meant to go through
-_NEARBY = 16  # lines up to this many times as large as the one found, or as 1
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,7 @@ class Huber(LinearModel):
     )
     alpha: float = field(
         default=HUBER_ALPHA,
-        metadata=option("The penalty's weight.", low=0, slider=(HUBER_ALPHA, 10)),
+        metadata=option("The penalty's weight.", low=0, slider=PENALTY_SLIDER),
     )
 
     begin_scale: float | None = field(default=None, kw_only=True, compare=False, repr=False)
@@ -359,7 +365,7 @@ def _prove(search: _Scale, w: Tensor, sigma: float) -> Proof:
         [DerivationStep("nu", "joint gradient", start.norm(gradient), "enclosed")],
     )
     radius, safe = 2 * norm_of(start, gradient, error), start
-    for _ in range(_GROWTHS):
+    for _ in range(GROWTHS):
         gram, slips, turn, _, _ = sums(start.whitener, radius)
         inside = metric(gram, slips)
         if inside is None:
@@ -422,7 +428,7 @@ class _Weakly:
         level = (shares @ samples).abs() + _round(samples) * (shares @ samples.abs())
         whole = self._whole(samples, labels, shares)
         reach = torch.full_like(
-            self.w, 2.0 ** math.ceil(math.log2(_NEARBY * (1 + float(self.w.abs().max()))))
+            self.w, 2.0 ** math.ceil(math.log2(NEARBY * (1 + float(self.w.abs().max()))))
         )
         farthest = torch.where(held, (2 * whole / self.ridge).sqrt(), reach)
         if search.base.intercept:

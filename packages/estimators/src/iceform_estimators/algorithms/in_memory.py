@@ -9,8 +9,9 @@ from torch import Tensor
 from iceform.arithmetic import at_least
 from iceform.errors import BoundError, ProgramError
 from iceform_estimators.machine import ArraySource, Source
+from iceform_estimators.tuning import SMALLEST
 
-_SMALLEST, _LARGEST = 1e-140, 1e140  # of distances whose squares, times 1e10, are normal
+_LARGEST = 1 / SMALLEST
 _LARGEST_LABEL = 1e290  # sums of labels stay finite
 FARTHEST = 1e3  # queries are answered up to this many radii of the training samples
 
@@ -47,10 +48,10 @@ def centred(x: Tensor) -> tuple[Tensor, Tensor, float]:
     center = x[0].clone() if bool((x == x[0]).all()) else x.mean(0)
     moved = x - center
     extent = float(moved.abs().max())
-    if not (extent == 0 or _SMALLEST <= extent <= _LARGEST):
+    if not (extent == 0 or SMALLEST <= extent <= _LARGEST):
         raise BoundError(
             f"samples lie up to {extent:.3g} from their mean, squared distances need "
-            f"{_SMALLEST:.0e} to {_LARGEST:.0e}; multiply the samples by a power of two"
+            f"{SMALLEST:.0e} to {_LARGEST:.0e}; multiply the samples by a power of two"
         )
     return moved, center, float(moved.norm(dim=1).max())
 

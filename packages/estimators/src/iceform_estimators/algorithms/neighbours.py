@@ -50,8 +50,9 @@ from iceform_estimators.algorithms.in_memory import centred, check_labels, check
 from iceform_estimators.algorithms.index_codes import IndexCodes
 from iceform_estimators.algorithms.record import EstimationAlgorithm, Peer, option
 from iceform_estimators.machine import Machine, MachineRun, Source
+from iceform_estimators.tuning import SMALLEST
 
-_SUBNORMAL = 2.0**-1074
+_SUBNORMAL = math.ulp(0.0)
 _LEDGER = (
     ("prompt", "samples less a centre, |x|^2, their numbers, and the points that ask"),
     ("prompt", "which samples are hidden from a point: those it read before"),
@@ -400,7 +401,6 @@ def _without(found: Tensor, own: Tensor) -> Tensor:
     return found[keep].reshape(len(found), -1)
 
 
-_LEAST = 1e-140  # of the farthest distance: closer samples count as equal
 _FAR = 800.0  # e^-800 is no number: such a sample is hidden
 
 
@@ -480,7 +480,7 @@ class _NeighbourReads:
         radius = max(4 * _longest(query), 8 * inner.spread)
         closer = _Frame(x, query, radius, 1.0)
         # The square of the farthest sample, times gamma, is still a number.
-        least = LARGEST_LOGIT * (_LEAST * _longest(x)) ** 2
+        least = LARGEST_LOGIT * (SMALLEST * _longest(x)) ** 2
         if not least < closer.reach < 0.5 * frame.reach:
             return None
         gamma = sharpest(radius, _longest(query), x.shape[1], self.run.machine.dtype)

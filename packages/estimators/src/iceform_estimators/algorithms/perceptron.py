@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from iceform.arithmetic import UNIT, at_most
+from iceform.arithmetic import OUTWARD, UNIT, at_most
 from iceform.arithmetic.double_double import (
     SUMMED,
     DoubleDouble,
@@ -201,9 +201,7 @@ def _lost(source: Source, mistakes: _Mistakes, after: Tensor) -> Tensor:
     mean = div(DoubleDouble(*total), pair(torch.full_like(after, source.total)))
     left = sub(pair(after), add(pair(mistakes.w), mean))
     rounded = (2 * UNIT * source.weighed + 16 * SUMMED * (source.count + 8)) * size / source.total
-    return (
-        (1 + 1e-12) * left.double().abs() + rounded + 4 * SUMMED * (after.abs() + mistakes.w.abs())
-    )
+    return OUTWARD * left.double().abs() + rounded + 4 * SUMMED * (after.abs() + mistakes.w.abs())
 
 
 def _step(reach: float, dtype: torch.dtype) -> Interpolant:

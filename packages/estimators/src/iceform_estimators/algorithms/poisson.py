@@ -13,7 +13,7 @@ from iceform.expressions import Loss, loss_named
 from iceform_estimators.algorithms.examples import counts
 from iceform_estimators.algorithms.linear import LinearModel
 from iceform_estimators.algorithms.record import Peer, option
-from iceform_estimators.tuning import PEER_TOLERANCE
+from iceform_estimators.tuning import PEER_TOLERANCE, PENALTY_SLIDER
 
 
 def _rate(z: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ class Poisson(LinearModel):
     response: ClassVar[Callable[[Tensor], Tensor] | None] = staticmethod(_rate)
 
     alpha: float = field(
-        default=1.0, metadata=option("The penalty's weight.", low=0, slider=(1e-4, 10))
+        default=1.0, metadata=option("The penalty's weight.", low=0, slider=PENALTY_SLIDER)
     )
 
     def loss(self) -> Loss:

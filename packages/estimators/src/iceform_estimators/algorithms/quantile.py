@@ -31,7 +31,7 @@ from iceform_estimators.machine.proofs import Proof, prove
 from iceform_estimators.machine.solvers import Solution, minimise
 from iceform_estimators.machine.sources import ArraySource, Source
 from iceform_estimators.machine.stream import MachineRun
-from iceform_estimators.tuning import ROUNDED
+from iceform_estimators.tuning import ROUNDED, SHARE_SLIDER
 
 UNIT = "unit"  # the step of a certificate that says what a corner's width is in
 _WIDTH = 0.05  # of a corner, in deviations of the labels, to begin with
@@ -83,7 +83,7 @@ class Quantile(LinearModel):
     quantile: float = field(
         default=0.5,
         metadata=option(
-            "Which quantile, between 0 and 1.", low=0, high=1, open="low high", slider=(0.02, 0.98)
+            "Which quantile, between 0 and 1.", low=0, high=1, open="low high", slider=SHARE_SLIDER
         ),
     )
     alpha: float = field(default=0.0, metadata=option("The penalty's weight.", low=0))

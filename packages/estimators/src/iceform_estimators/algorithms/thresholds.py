@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from iceform.arithmetic import UNIT
+from iceform.arithmetic import NOISE, UNIT
 from iceform.certificates import DerivationStep
 from iceform_estimators.machine.convexity_bounds import nearby, of_degree_one
 from iceform_estimators.machine.problem import LinearProblem, metric_of, needs_sharpening
@@ -42,19 +42,16 @@ from iceform_estimators.machine.proofs import (
 )
 from iceform_estimators.machine.solvers import Solution
 from iceform_estimators.machine.whitening import sharpened
-from iceform_estimators.tuning import SLACK
+from iceform_estimators.tuning import PATIENCE, PROGRESS, SLACK
 
 _LEAST, _SAFER, _NONE = 1e-3, 10.0, 1e-7  # shares of a curvature that is safe, grown and given up
 _FLATTER = 0.5  # of its slope at first: what a step may rise by where it ends
 _TRIALS, _SHORT = 3, 0.3
 _LEAP = 64  # times the largest residual so far: as far as a step goes
-_PROGRESS = 0.9
 _NEARLY = 1e-6  # of its threshold: a gradient so near to it may belong to a coefficient beside 0
 _GROWTHS = 4  # of the coefficients that are not proven to be 0
 _TURNS = 16  # of the model's signs, for each coefficient
 _LEVEL = 2.0**-44  # of a diagonal, added to it: features may depend on each other
-_NOISE = 2.0**-40  # of the terms of a slope: what is left of them may be rounding
-_PATIENCE = 12  # steps none of which is much shorter than all before
 
 
 def minimise_penalised(
@@ -80,8 +77,8 @@ def minimise_penalised(
             return Solution(model.moved(after)[0].w, length, history)
         if length <= near:
             return Solution(model.w, length, history)
-        best, since = (length, 0) if length < _PROGRESS * best else (best, since + 1)
-        if since >= _PATIENCE or problem.passes >= max_passes:
+        best, since = (length, 0) if length < PROGRESS * best else (best, since + 1)
+        if since >= PATIENCE or problem.passes >= max_passes:
             return Solution(model.w, length, history, converged=False)
         model, share = model.moved(after)
         if share < _SHORT:
@@ -111,7 +108,7 @@ class _Model:
         after = least_point(matrix, self.slope - matrix @ self.w, self.thresholds, self.w)
         way, falls = after - self.w, -self.falls(after)
         terms = float((self.slope.abs() + self.thresholds) @ way.abs())
-        if falls <= _NOISE * terms:  # along features that depend on each other
+        if falls <= NOISE * terms:  # along features that depend on each other
             falls = float(way @ matrix @ way)
         size = float(self.w @ matrix @ self.w)
         return after, math.sqrt(max(falls, 0.0)), math.sqrt(max(size, 0.0))

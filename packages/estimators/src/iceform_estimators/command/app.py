@@ -16,6 +16,7 @@ from iceform.cli import USAGE, one_line_errors
 from iceform.errors import ProgramError
 from iceform_estimators.algorithms import Option, kinds, named
 from iceform_estimators.command.outputs import check_targets, write_all
+from iceform_estimators.tuning import TEST_SHARE
 
 _INSPECT = (
     "iceform inspect is gone, and with it schemas: pandas reads tables now. See what it reads by "
@@ -74,7 +75,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("algorithm", help="one of iceform list")
     run.add_argument("--data", type=Path, required=True, help="CSV or Parquet")
     _add_columns(run)
-    run.add_argument("--test-share", type=float, default=0.2, help="share of the rows to test on")
+    run.add_argument(
+        "--test-share", type=float, default=TEST_SHARE, help="share of the rows to test on"
+    )
     run.add_argument("--seed", type=int, default=0, help="of the split")
     run.add_argument("--unknown", default="error", metavar="HOW",
                      help="texts that no training row has: error, or ignore (zeros)")  # fmt: skip

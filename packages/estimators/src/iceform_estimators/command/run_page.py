@@ -98,14 +98,14 @@ def coefficients(kept: list[Coefficient], error: float, theme: Theme) -> Figure:
     names = [c.name if len(c.name) <= _NAME else c.name[: _NAME - 1] + "…" for c in kept]
     places = range(len(kept))
     with theme.applied():
-        drawn = Figure(figsize=(6.2, 1.2 + 0.27 * len(kept)), layout="constrained")
+        drawn = Figure(figsize=(6, 1 + len(kept) / 4), layout="constrained")
         axes = drawn.subplots()
-        axes.axvline(0, color=theme.faint, lw=0.8)
+        axes.axvline(0, color=theme.faint, lw=1)
         if kept[0].peer is not None:
             theirs = [c.peer or 0.0 for c in kept]
-            axes.plot(theirs, places, "o", mfc="none", mec=theme.hard, ms=9, mew=1.4)
+            axes.plot(theirs, places, "o", mfc="none", mec=theme.hard, ms=9)
         values = [c.value for c in kept]
-        axes.errorbar(values, places, xerr=error, fmt="o", color=theme.spectral, ms=4.5, capsize=3)
+        axes.errorbar(values, places, xerr=error, fmt="o", color=theme.spectral, ms=4, capsize=3)
         axes.set_yticks(list(places), labels=names)
         axes.invert_yaxis()
         axes.tick_params(axis="y", length=0)
@@ -150,13 +150,13 @@ def scatter(
 ) -> Figure:
     """Points of the plane, with the line on which y is x where that is asked for."""
     with theme.applied():
-        drawn = Figure(figsize=(5.6, 4.6), layout="constrained")
+        drawn = Figure(figsize=(6, 5), layout="constrained")
         axes = drawn.subplots()
         if diagonal:
             ends = [min(x.min(), y.min()), max(x.max(), y.max())]
-            axes.plot(ends, ends, color=theme.hard, lw=1.2)
+            axes.plot(ends, ends, color=theme.hard, lw=1)
         shown = slice(0, _POINTS)
-        axes.plot(x[shown], y[shown], "o", color=theme.spectral, ms=4, alpha=0.45, mew=0)
+        axes.plot(x[shown], y[shown], "o", color=theme.spectral, ms=4, alpha=0.5, mew=0)
         axes.yaxis.set_major_locator(MaxNLocator(5))
         _finish(axes, *names)
     return drawn
@@ -175,7 +175,7 @@ def confusions(part: Predictions, theme: Theme) -> Figure:
     counts = confusion_matrix(part.actual, part.predicted, labels=labels)
     names = [str(name)[:12] for name in labels]
     with theme.applied():
-        drawn = Figure(figsize=(6.2, 1.2 + 0.42 * len(labels)), layout="constrained")
+        drawn = Figure(figsize=(6, 1 + len(labels) / 2), layout="constrained")
         axes = drawn.subplots()
         axes.imshow(counts, cmap=theme.colormap, aspect="auto")
         for (i, j), count in np.ndenumerate(counts):

@@ -27,6 +27,7 @@ from iceform.validation import check_eps
 from iceform_estimators.algorithms import EstimationAlgorithm, LinearModel
 from iceform_estimators.preparation import Preparation
 from iceform_estimators.tables import TableData
+from iceform_estimators.tuning import TEST_SHARE
 
 _TIGHTENING = 1e-2  # of the tolerance, when an eps was asked for that is not certified yet
 _LABELLED = ("train", "test")
@@ -59,7 +60,7 @@ class RunSettings:
     options: Mapping[str, Any] = field(default_factory=dict)
     device: str = "cpu"
     eps: float | None = None
-    test_share: float = 0.2
+    test_share: float = TEST_SHARE
     seed: int = 0
     unknown: str = "error"
     scale: bool = True

@@ -9,9 +9,9 @@ import numpy as np
 
 from iceform_estimators.preparation import Preparation
 from iceform_estimators.tables import ames
+from iceform_estimators.tuning import TEST_SHARE
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
-TEST_SHARE = 0.2
 SEED = 0
 
 

@@ -90,15 +90,15 @@ class Page:
 def _differences(rows: Sequence[ComparisonRow]) -> Illustration:
     def draw(theme: plots.Theme) -> Figure:
         with theme.applied():
-            figure = Figure(figsize=(7.2, 0.36 * len(rows) + 1.1), layout="constrained")
+            figure = Figure(figsize=(7, 1 + len(rows) / 3), layout="constrained")
             axes = figure.subplots()
             places = np.arange(len(rows))[::-1]
             seen = [max(row.difference, _TINY) for row in rows]
             proven = [row.certified for row in rows]
-            axes.hlines(places, seen, proven, color=theme.faint, linewidth=1.2, alpha=0.6)
+            axes.hlines(places, seen, proven, color=theme.faint, linewidth=1, alpha=0.5)
             axes.plot(seen, places, "o", color=theme.spectral, label="apart from scikit-learn")
             axes.plot(
-                proven, places, "|", color=theme.hard, markersize=13, markeredgewidth=2.6,
+                proven, places, "|", color=theme.hard, markersize=13, markeredgewidth=3,
                 label="proven: at most this far from exact",
             )  # fmt: skip
             axes.set_xscale("log")

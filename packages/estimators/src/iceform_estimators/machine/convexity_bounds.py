@@ -35,10 +35,9 @@ from iceform.arithmetic import UNIT, at_least
 from iceform.certificates import Excess
 from iceform.expressions import Curvature, Loss
 from iceform_estimators.machine.problem import Encoding, LinearProblem, slip_of
-from iceform_estimators.tuning import ROUNDED
+from iceform_estimators.tuning import NEARBY, ROUNDED
 
 _NARROW, _WIDE = 2.0**-20, 2.0**40  # bounds of |b - b_v| that are tried, each 16 times the last
-_NEARBY = 16  # lines up to this many times as large as the one found, or as 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,6 +184,6 @@ def of_degree_one(problem: LinearProblem, excess: Excess) -> Excess:
 
 def near(w: Tensor) -> tuple[float, str]:
     """How far lines near w are from it, and which these are."""
-    reach = 2.0 ** math.ceil(math.log2(_NEARBY * (1 + float(w.abs().max()))))
+    reach = 2.0 ** math.ceil(math.log2(NEARBY * (1 + float(w.abs().max()))))
     most = at_least(reach, ".4g")
     return reach, f"all lines whose scaled coefficients differ from these by at most {most}"

@@ -12,6 +12,7 @@ sum: where the pairs say 0 and their rounding is below that digit, it is 0.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 import torch
@@ -23,7 +24,7 @@ from iceform_estimators.machine.problem import LinearProblem, Metric, Scaling
 _MULTIPLES = 24  # tried until a direction is one of whole numbers
 _WHOLE = 1e-5  # how far from them it may be before it is rounded
 _LARGEST = 1 << 20  # of the whole numbers
-_DIGITS = 53
+_DIGITS = sys.float_info.mant_dig
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from iceform.arithmetic import exactly
+from iceform.arithmetic import NOISE, exactly
 from iceform.errors import BoundError, ProgramError
 from iceform.expressions import Loss
 from iceform.tables import Interpolant
@@ -233,7 +233,7 @@ def descend_inside(problem: InsideProblem, tol: float, max_passes: int) -> Solut
         w = _proximal(problem, problem.thresholds, high, room)
         return Solution(w, tol, converged=False)  # no number of passes is known to be enough
     if problem.curvature.quadratic:
-        beyond = 2 * low / max(high - low, 1e-12 * high)  # of 1, however little: acosh(1 + beyond)
+        beyond = 2 * low / max(high - low, NOISE * high)  # of 1, however little: acosh(1 + beyond)
         rate = math.log1p(beyond + math.sqrt(beyond * (2 + beyond)))
         needed = max(1, math.ceil(math.acosh(1 / min(tol, 0.5)) / rate))
         w = _chebyshev(problem, low, high, min(needed, room))
@@ -245,7 +245,7 @@ def descend_inside(problem: InsideProblem, tol: float, max_passes: int) -> Solut
 
 def _chebyshev(problem: InsideProblem, low: float, high: float, steps: int) -> Tensor:
     """The error's polynomial is Chebyshev's, by its recurrence."""
-    middle, half = (high + low) / 2, max(high - low, 1e-12 * high) / 2
+    middle, half = (high + low) / 2, max(high - low, NOISE * high) / 2
     w, sigma = problem.start(), middle / half
     rho = 1 / sigma
     step = -problem.gradient(w) / middle

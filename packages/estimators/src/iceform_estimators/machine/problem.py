@@ -47,7 +47,8 @@ from iceform_estimators.machine.sources import Source, split
 from iceform_estimators.machine.stream import MachineRun, ScalarTable, table_of
 from iceform_estimators.tuning import SLACK
 
-_LEAST, _MOST = 2.0**-200, 2.0**200  # of columns and labels
+_MOST = 2.0**200  # of columns and labels
+_LEAST = 1 / _MOST
 _SIZES = (2.0**-260, 2.0**201)  # of scales: as above, and twice a stated bound
 _PENALTIES = (2.0**-300, 2.0**250)
 _FAR_OFF = 1e6  # in scales: how far a mean is known to 1e-10 of the scale

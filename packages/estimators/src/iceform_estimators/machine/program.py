@@ -18,6 +18,7 @@ from iceform.certificates import DerivationStep, Result, Verification
 from iceform.errors import ProgramError
 from iceform.heads import LookUps, SoftmaxAverage
 from iceform.pretrained import Pretrained
+from iceform.validation import dtype_name
 from iceform_estimators.machine.sources import ArraySource, Source
 
 
@@ -130,7 +131,7 @@ def moved(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 def stored(found: Result, dtype: torch.dtype, worst: float) -> Result:
     """The same answer for whoever stores it in less precision, which moves it by ``worst``."""
-    name = str(dtype).removeprefix("torch.")
+    name = dtype_name(dtype)
     terms = {**found.certificate.terms, f"stored as {name}": worst}
     error = math.nextafter(math.fsum(terms.values()), math.inf)
     verifier, errors, last = found.certificate.verifier, dict(found.errors), []

@@ -50,13 +50,12 @@ from iceform_estimators.machine.problem import (
 )
 from iceform_estimators.machine.sources import Source, split
 from iceform_estimators.machine.whitening import Weigh, evenly, sharpened
-from iceform_estimators.tuning import SLACK
+from iceform_estimators.tuning import GROWTHS, SLACK
 
 _UNSEEN = 1e-12  # share of a functional in directions that no sample sees: rounding
 _UNCLEAR = 1e-6  # the same, where those directions are not known well enough
 _DOUBLED = 1 << 24  # entries of the data up to which gradients are enclosed in pairs of numbers
 Enclosed = tuple[Tensor, Tensor, Tensor, Tensor]  # gradient, its rounding, Hessian, its slips
-_GROWTHS = 12  # balls tried for piecewise losses, each twice as large
 
 
 @dataclass(frozen=True, eq=False)
@@ -602,7 +601,7 @@ def _piecewise(
         return unbounded(metric, "the samples before a kink do not determine the answer")
     radius = 2 * norm_of(metric, gradient, error)
     rows, chunks, weight = problem.source.rows, problem.source.count, problem.source.total
-    for _ in range(_GROWTHS):
+    for _ in range(GROWTHS):
         task = _SafeGram(problem.encoding, w, facts, metric.whitener, radius, chunks)
         gram, slips = problem.source.reduce(task)
         safe = metric_of(gram / weight + torch.diag(problem.ridge), rows)

@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from iceform.arithmetic import NOISE
 from iceform.validation import check_choice
 from iceform_estimators.machine.problem import (
     Coordinates,
@@ -18,11 +19,10 @@ from iceform_estimators.machine.problem import (
     needs_sharpening,
 )
 from iceform_estimators.machine.whitening import evenly, sharpened
+from iceform_estimators.tuning import PATIENCE, PROGRESS
 
 PRECONDITIONERS = ("whiten", "diagonal", "none")
 
-_PATIENCE = 12  # steps in which the gradient falls less than this before its floor is reached:
-_PROGRESS = 0.9
 _ACCEPT = 0.7  # a Newton step must bring the gradient at least this far down,
 _SUFFICIENT = 0.25  # share of the fall that the slope promises, for a shortened Newton step
 _HALVINGS = 40  # of one, where there is nothing else
@@ -31,7 +31,6 @@ _SHARES = 24  # passes to shorten a step that is too long
 _LEVEL = 0.2  # of its first slope is level enough
 _FAR = 8  # times another share
 _LEAP = 1e3  # and be at most this long in the metric of the start: beyond, l'' has vanished
-_VANISHED = 2.0**-40  # of the curvature at the start: less is taken for this
 
 
 @dataclass(eq=False)
@@ -110,11 +109,11 @@ class _Stall:
         self.best, self.since = math.inf, 0
 
     def __call__(self, value: float) -> bool:
-        if value < _PROGRESS * self.best:
+        if value < PROGRESS * self.best:
             self.best, self.since = value, 0
             return False
         self.since += 1
-        return self.since >= _PATIENCE
+        return self.since >= PATIENCE
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,7 +289,7 @@ def _metric_at(
     Coordinates in which next to nothing is 1 would be so large that residuals drown in rounding.
     """
     matrix = problem.hessian(w) if matrix is None else matrix
-    missing = (_VANISHED * first.scale.square() - matrix.diagonal()).clamp(min=0)
+    missing = (NOISE * first.scale.square() - matrix.diagonal()).clamp(min=0)
     return metric_of(matrix + torch.diag(missing), problem.source.rows)
 
 

@@ -198,7 +198,8 @@ def merged(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
 _ENTRIES = {"cpu": 1 << 15}
 _ENTRIES_ELSEWHERE = 1 << 23
 _FEWEST_ROWS = 256
-_LIGHTEST, _HEAVIEST = 2.0**-100, 2.0**100  # of weights: products stay normal numbers
+_HEAVIEST = 2.0**100  # of weights: products stay normal numbers
+_LIGHTEST = 1 / _HEAVIEST
 _GROUP = 64  # chunks that are combined one after the other, before the groups are
 
 

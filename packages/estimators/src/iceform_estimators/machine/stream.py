@@ -59,6 +59,7 @@ from iceform.validation import (
     check_dtype,
     check_eps,
     check_size,
+    dtype_name,
     guard,
     plain_tensor,
 )
@@ -317,7 +318,7 @@ class Machine(Pretrained, kept_as="Machine"):
 
     def describe(self) -> dict[str, Any]:
         """What the machine is built from, JSON-ready."""
-        dtype = str(self.dtype).removeprefix("torch.")
+        dtype = dtype_name(self.dtype)
         return {**self._sizes, "layout": "stream", "dtype": dtype, "digest": self.digest}
 
     def card(self) -> tuple[str, dict[str, str]]:
