@@ -81,7 +81,7 @@ class Case:
         example = data(self.seed + _APART, dim) if self.example else None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PrecisionWarning)
-            return compile(made, dim, 5, eps=EPS, steps=(1, 10), example=example)
+            return compile(made, dim, 5, 1.0, EPS, steps=(1, 10), example=example)
 
     @cached_property
     def exact(self) -> dict[str, Tensor]:
@@ -121,6 +121,7 @@ class Case:
         """
         compiled, (X, y) = self.compiled, self.data
         try:
+            compiled.checked(X, y)
             size = max(1.0, *(float(value.abs().max()) for value in self.exact.values()))
             assert self.rounded <= 1e-9 * size, f"balls are {self.rounded} from the interpreter"
         except _REFUSED:

@@ -121,21 +121,22 @@ class HeadGroup(nn.Module):
     ) -> Float[Tensor, "*b q d"]:
         """What the heads add to the tokens that ask.
 
-        Queries come in chunks, so that attention is never held for all of them. A row of attention
-        needs no other row: answers are those without chunks, to the bit where the number of
-        queries is a multiple of eight, else within the rounding of products (:func:`chunk_rows`).
+        Attention that is too much to hold comes head by head, its queries in chunks. A row of
+        attention needs no other row: answers are those of all at once, to the bit where the number
+        of queries is a multiple of eight, else within the rounding of products
+        (:func:`chunk_rows`).
         """
-        seen, values = _mapped(keys, self.w_k).mT, self.values(keys)
+        asked, seen = _mapped(queries, self.w_q), _mapped(keys, self.w_k).mT
+        values, answering = self.values(keys), keys[..., 0].numel()
+        if asked[..., 0].numel() * keys.shape[-2] <= tuning.ATTENTION_ENTRIES:
+            return self.project(torch.softmax(asked @ seen, -1) @ values)
+        rows = chunk_rows(answering, self.w_q.shape[1])
+        heads = zip(asked.unbind(-3), seen.unbind(-3), values.unbind(-3), strict=True)
         found = [
-            torch.softmax(_mapped(some, self.w_q) @ seen, -1) @ values
-            for some in queries.split(self._at_once(keys), -2)
+            torch.cat([torch.softmax(some @ key, -1) @ value for some in query.split(rows, -2)], -2)
+            for query, key, value in heads
         ]
-        return self.project(found[0] if len(found) == 1 else torch.cat(found, -2))
-
-    def _at_once(self, keys: Tensor) -> int:
-        """Queries of a chunk: as many as may be held, and no fewer than a logit has rows."""
-        entries = keys[..., 0].numel() * len(self.w_q)
-        return chunk_rows(entries, self.w_q.shape[1])
+        return self.project(torch.stack(found, -3))
 
     def weights(
         self, queries: Float[Tensor, "*b q d"], keys: Float[Tensor, "*b k d"]
