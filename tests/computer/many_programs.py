@@ -148,7 +148,8 @@ class Case:
     def on_computer(self, dtype: torch.dtype = torch.float64) -> str:
         """Both backends within the certificates of their runs, those within what is known before.
 
-        What one backend refuses the other refuses too.
+        What one backend refuses the other refuses too, in float64: in float32 what a literal run
+        stores where something large was is rounded as coarsely as that was.
         """
         compiled = self.compiled
         computer, outcomes = Computer.for_programs([compiled], dtype=dtype), []
@@ -164,8 +165,9 @@ class Case:
             assert bound <= before, f"{backend}: {bound} beyond {before}, known before the fact"
             self.within({k: v.double() for k, v in found.parts.items()}, bound, backend)
             outcomes.append("held")
-        assert len(set(outcomes)) == 1, f"{_BACKENDS}: {outcomes}"
-        return outcomes[0]
+        if dtype == torch.float64:
+            assert len(set(outcomes)) == 1, f"{_BACKENDS}: {outcomes}"
+        return min(outcomes, key=lambda found: found == "held")
 
 
 def on_computer(seed: int, kinks: bool, rich: bool = False, dtype: torch.dtype = torch.float64,
