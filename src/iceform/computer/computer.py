@@ -35,10 +35,12 @@ from iceform.computer.literal import (
 )
 from iceform.computer.prompt import (
     ProgramPrompt,
+    check_largest,
     check_values,
     initial_memory,
     write_prompt,
 )
+from iceform.computer.lookups import largest
 from iceform.computer.running import run
 from iceform.errors import CapacityError, ProgramError, ShapeError
 from iceform.heads import FrozenNetwork
@@ -382,6 +384,7 @@ class Computer:
             fused, state, attester = self._looped(prompt, cycles, closed=False)
         with torch.no_grad():
             attestation = self._replayed(network, weights, every, prompt, attester)
+        check_largest(self.sizes, largest(state.memory), "ends")
         names = [v.name for v in prompt.assembly.variables]
         memory = _LazyMemory(
             {name: partial(fused.held, state, name) for name in names}, prompt.batch
