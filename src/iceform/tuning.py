@@ -34,7 +34,8 @@ COMPILE_HELD = 32  # bytes a datum that is drawn: itself and three values made o
 COMPILE_LOWER = 16.0  # a parameter without a range may be smaller by this factor than its default,
 
 # heads/variants.py
-ATTENTION_ENTRIES = 1 << 22  # of attention held at once: 32 MiB of float64, and as many logits
+# Of attention held at once, on a GPU four times as many: larger ones are new pages each time.
+ATTENTION_ENTRIES = 1 << 20
 
 # computer/computer.py
 COMPUTER_LOOK = 64  # cycles between two looks at whether a literal run has come to a halt

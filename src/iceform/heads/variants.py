@@ -128,9 +128,10 @@ class HeadGroup(nn.Module):
         """
         asked, seen = _mapped(queries, self.w_q), _mapped(keys, self.w_k).mT
         values, answering = self.values(keys), keys[..., 0].numel()
-        if asked[..., 0].numel() * keys.shape[-2] <= tuning.ATTENTION_ENTRIES:
+        held = tuning.ATTENTION_ENTRIES << 2 * keys.is_cuda
+        if asked[..., 0].numel() * keys.shape[-2] <= held:
             return self.project(torch.softmax(asked @ seen, -1) @ values)
-        rows = chunk_rows(answering, self.w_q.shape[1])
+        rows = chunk_rows(answering, self.w_q.shape[1], held)
         heads = zip(asked.unbind(-3), seen.unbind(-3), values.unbind(-3), strict=True)
         found = [
             torch.cat([torch.softmax(some @ key, -1) @ value for some in query.split(rows, -2)], -2)
@@ -153,14 +154,14 @@ class HeadGroup(nn.Module):
         return looked.transpose(-3, -2).flatten(-2) @ self.w_o.mT.flatten(0, 1)
 
 
-def chunk_rows(entries: int, least: int) -> int:
-    """Rows of a chunk, where one has so many entries: a power of two.
+def chunk_rows(entries: int, least: int, held: int) -> int:
+    """Rows of a chunk, where one has so many entries and so many are held: a power of two.
 
     Libraries multiply the rows that are left over from their tiles in another order of summation.
     With powers of two there are such rows in the last chunk alone.
     """
-    held = max(1, tuning.ATTENTION_ENTRIES // max(1, entries))
-    return int(max(next_power_of_two(least), 1 << (held.bit_length() - 1)))
+    rows = max(1, held // max(1, entries))
+    return int(max(next_power_of_two(least), 1 << (rows.bit_length() - 1)))
 
 
 def _mapped(tokens: Tensor, weights: Tensor) -> Tensor:
