@@ -30,7 +30,8 @@ CONSTRUCTS = {
     "sum over samples": "ice.sum(", "max over samples": "ice.max(", "min over samples": "ice.min(",
     "argmax": "ice.argmax(", "argmin": "ice.argmin(", "count": "ice.count()",
     "index": "ice.index()", "at": "ice.at(", "previous": "ice.previous(",
-    "running sum": "ice.running_sum(", "floor, round, ceil": "torch.floor(|torch.round(|torch.ceil(",
+    "running sum": "ice.running_sum(",
+    "floor, round, ceil": "torch.floor(|torch.round(|torch.ceil(",
     "remainder": " % ", "whole quotient": " // ", "equality": " == ", "computed index": "q[v|r[v",
     "one_hot": "one_hot(", "matrix": "] @ | @ [", "numbers": " * [| - [|ice.constant([",
     "list": "= [0", "calls another": "* called_", "attention": "attend(",
@@ -265,8 +266,9 @@ class Growing:
         self.say(f"{place} = torch.round({self.rng.choice(('3.7', '6.1'))} * {self.pick('GS')})")
         each = self.fresh()
         self.say(f"{each} = ice.index() - ({place} % 3)")
+        other = self.pick("SS")
         one = [f"ice.at({a}, {place})", f"q[{place}]", f"0.5 * q[{place} % {self.dim}]",
-               f"0.1 * ice.argmin({a})", f"0.5 * ice.at({a}, ice.argmax({self.pick('SS')}))"]  # fmt: skip
+               f"0.1 * ice.argmin({a})", f"0.5 * ice.at({a}, ice.argmax({other}))"]  # fmt: skip
         many = [f"ice.at({a}, {each})", f"where({each} == 1, {a}, 0.5 * {a})",
                 f"0.5 * (torch.round(2.2 * {a}) % 2)"]  # fmt: skip
         vector = [f"0.5 * one_hot({place} % {self.dim}, {self.dim})",
@@ -283,7 +285,8 @@ class Growing:
                 f"0.4 * ({g} @ ice.constant([{', '.join(['0.5'] * self.dim)}]))",
                 f"0.2 * {g}.norm()")  # fmt: skip
         if self.rng.random() < 0.3:
-            row = f"[{', '.join(str(round(self.rng.uniform(-0.4, 0.4), 2)) for _ in range(self.dim))}]"
+            numbers = [round(self.rng.uniform(-0.4, 0.4), 2) for _ in range(self.dim)]
+            row = f"[{', '.join(map(str, numbers))}]"
             return self.put("SV", f"{v} @ [{', '.join([row] * self.dim)}]")
         return self.put("GS", self.rng.choice(each))
 

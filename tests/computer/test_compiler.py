@@ -138,7 +138,7 @@ def test_a_wider_machine_computes_the_same():
             torch.testing.assert_close(found[name], value, rtol=0, atol=1e-8)
 
 
-@pytest.mark.parametrize("curve", ["torch.sqrt(x)", "x * torch.sqrt(x)", "torch.expm1(x) * (x > 0)"])
+@pytest.mark.parametrize("curve", ["torch.sqrt(x)", "x * torch.sqrt(x)", "torch.expm1(x)"])
 def test_what_lies_beyond_a_vector_adds_nothing(curve):
     """The table of a root on [1, 2] has no entry for 0: it gave 1 there, which was added up."""
     scope = {"torch": torch, "algorithm": algorithm}

@@ -33,6 +33,7 @@ from iceform.computer.literal import (
     needed_entries,
     watch,
 )
+from iceform.computer.lookups import largest
 from iceform.computer.prompt import (
     ProgramPrompt,
     check_largest,
@@ -40,7 +41,6 @@ from iceform.computer.prompt import (
     initial_memory,
     write_prompt,
 )
-from iceform.computer.lookups import largest
 from iceform.computer.running import run
 from iceform.errors import CapacityError, ProgramError, ShapeError
 from iceform.heads import FrozenNetwork

@@ -130,6 +130,7 @@ def _power_of_two(size: float) -> float:
 
 
 def low_degree(curve: Curve | None) -> bool:
+    """Whether it is a polynomial of degree two at most, whose table is one for any range."""
     if curve is None:
         return True
     found = None if isinstance(curve, JumpCurve) else polynomial(curve)
