@@ -4,7 +4,10 @@ Gradient descent for the logistic loss, compiled from the language, is run by on
 
 * literal, every attention entry, and literal, the entries that can differ from 0; on a GPU the
   latter as one CUDA graph, so that between cycles there is neither a launch nor a sync;
-* fused, against the same algorithm in plain torch, on long data.
+* fused, against the same algorithm in plain torch, on long data and on short;
+* by lanes: seconds a cycle, the exponent of its growth, and the most memory that the process held
+  (a process for each size);
+* as a folder that transformers loads: its megabytes, its layers, and what a check of it takes.
 
 Every row prints the distance of its answer from plain torch's.
 """
@@ -13,7 +16,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+import math
+import multiprocessing
+import resource
+import tempfile
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
@@ -116,6 +124,56 @@ def fused(samples: int, dim: int, steps: int, dtype: torch.dtype, device: torch.
     row(case, "fused", 1e3 * run / steps, "ms a step", f"{run / own:.1f}x plain, off by {off:.1e}")
 
 
+def one_size(lanes: int, width: int) -> tuple[float, float]:
+    """Processor seconds of a literal cycle, and the gigabytes that this process held at most."""
+    torch.set_num_threads(1)
+    program = compile(library.logistic, dim=width, samples=lanes)
+    computer = Computer.for_programs([program], lanes=lanes)
+    x, y = data(lanes, width, torch.float64, torch.device("cpu"))
+    prompt = computer.prompt(program, x, y, lr=_LR, steps=10)
+
+    def spent(cycles: int) -> float:
+        begun = time.process_time()
+        computer.execute(prompt, cycles, backend="literal")
+        return time.process_time() - begun
+
+    spent(1)
+    return spent(2) - spent(1), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+
+
+def by_lanes(sizes: Iterable[int], width: int = 4) -> None:
+    """Time and memory of a literal cycle on a CPU, a process for each number of lanes."""
+    context, before = multiprocessing.get_context("spawn"), None
+    for lanes in sizes:
+        with context.Pool(1) as pool:
+            seconds, held = pool.apply(one_size, (lanes, width))
+        grown = "" if before is None else (
+            f", exponent {math.log(seconds / before[1]) / math.log(lanes / before[0]):.2f}"
+        )  # fmt: skip
+        before = before or (lanes, seconds)
+        row(f"{lanes} lanes of {width}, one thread", "literal, needed entries", 1e3 * seconds,
+            "ms a cycle", f"{held:.2f} GB at most{grown}")  # fmt: skip
+
+
+def folders(steps: int = 4, samples: int = 16, dim: int = 4) -> None:
+    """What ``program.to`` writes for so many steps, and what its check takes."""
+    program = compile(library.logistic, dim=dim, samples=samples)
+    x, y = data(samples, dim, torch.float64, torch.device("cpu"))
+    for name, mode in (("albert", None), ("bert", None), ("bert", "prompt")):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model"
+            written = program.to(name, path, mode=mode, steps=steps)
+            size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+            config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+            begun = time.process_time()
+            found = written.check(x, y)
+            spent = time.process_time() - begun
+        case = f"{name}, {mode or 'by default'}, {steps} steps"
+        row(case, "folder", size / 1e6, "MB",
+            f"{config['num_hidden_layers']} layers of {config['hidden_size']} units, checked in "
+            f"{spent:.1f} s, off by {found.measured:.1e}")  # fmt: skip
+
+
 def main() -> None:
     """Print every row."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -123,17 +181,27 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=100_000, help="of the fused run")
     parser.add_argument("--dim", type=int, default=16, help="of the fused run")
     parser.add_argument("--batches", type=int, nargs="*", default=[1, 16])
+    parser.add_argument("--lanes", type=int, nargs="*", default=[512, 1024, 2048, 4096])
+    parser.add_argument("--only", choices=("literal", "fused", "lanes", "folders"))
     parser.add_argument("--json", type=Path, help="keep the rows in this file")
     asked = parser.parse_args()
     device = torch.device(asked.device)
     print(", ".join(f"{k} {v}" for k, v in machine(device).items()))
-    for lanes, width in _SIZES:
-        program = compile(library.logistic, dim=width, samples=lanes)
-        for dtype in (torch.float64, torch.float32):
-            for batch in asked.batches:
-                literal(program, lanes, width, dtype, device, batch)
-    for steps in (5, 100):  # what a call costs beside its steps, and what the steps cost
-        fused(asked.samples, asked.dim, steps, torch.float64, device)
+    if asked.only in (None, "literal"):
+        for lanes, width in _SIZES:
+            program = compile(library.logistic, dim=width, samples=lanes)
+            for dtype in (torch.float64, torch.float32):
+                for batch in asked.batches:
+                    literal(program, lanes, width, dtype, device, batch)
+    if asked.only in (None, "fused"):
+        for lanes, width in _SIZES:
+            fused(lanes, width, 100, torch.float64, device)
+        for steps in (5, 100):  # what a call costs beside its steps, and what the steps cost
+            fused(asked.samples, asked.dim, steps, torch.float64, device)
+    if asked.only in (None, "lanes"):
+        by_lanes(asked.lanes)
+    if asked.only in (None, "folders"):
+        folders()
     if asked.json:
         kept = {"machine": machine(device), "rows": _ROWS}
         asked.json.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")

@@ -34,6 +34,10 @@ COMPILE_MOST_STEPS = 1000.0
 COMPILE_HELD = 32  # bytes a datum that is drawn: itself and three values made of it
 COMPILE_LOWER = 16.0  # a parameter without a range may be smaller by this factor than its default,
 
+# heads/variants.py
+# Of attention held at once, on a GPU four times as many: larger ones are new pages each time.
+ATTENTION_ENTRIES = 1 << 20
+
 # computer/computer.py
 COMPUTER_LOOK = 64  # cycles between two looks at whether a literal run has come to a halt
 COMPUTER_LIMIT = 1 << 20  # cycles after which a program that should halt is taken not to

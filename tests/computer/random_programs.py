@@ -6,7 +6,9 @@ comparison decides is drawn too: a run that comes too near to a tie is refused, 
 
 Rich programs also divide, take powers and roots, join vectors, combine comparisons, nest loops,
 swap states and keep them in lists. Wild ones blow errors up and then ask questions. Whole ones
-round, count, take remainders, compare whole numbers, and read samples by their place.
+round, count, take remainders, compare whole numbers, and read samples by their place. Programs of
+the whole language draw from all of this, call other random programs, read at computed places, take
+matrices and parameters of any length, leave loops by a condition, and return what they like.
 """
 
 from __future__ import annotations
@@ -24,6 +26,19 @@ from iceform.computer.language import Algorithm
 
 SMOOTH = ("torch.tanh", "torch.sigmoid", "torch.sin")
 KINKED = ("abs", "torch.relu")
+CONSTRUCTS = {
+    "sum over samples": "ice.sum(", "max over samples": "ice.max(", "min over samples": "ice.min(",
+    "argmax": "ice.argmax(", "argmin": "ice.argmin(", "count": "ice.count()",
+    "index": "ice.index()", "at": "ice.at(", "previous": "ice.previous(",
+    "running sum": "ice.running_sum(",
+    "floor, round, ceil": "torch.floor(|torch.round(|torch.ceil(",
+    "remainder": " % ", "whole quotient": " // ", "equality": " == ", "computed index": "q[v|r[v",
+    "one_hot": "one_hot(", "matrix": "] @ | @ [", "numbers": " * [| - [|ice.constant([",
+    "list": "= [0", "calls another": "* called_", "attention": "attend(",
+    "while": "while_(", "repeat": "repeat(", "max, min of Python": "= max(|= min(",
+    "choice": "where(", "parameter of other length": "r.|r[", "joined": "concat(",
+    "quotient": " / ", "tuple": "return (", "returned list": "return [", "dict": "return {",
+}  # fmt: skip
 
 
 @dataclass
@@ -35,6 +50,8 @@ class Growing:
     kinks: bool
     rich: bool = False
     whole: bool = False
+    every: bool = False
+    heads: list[tuple[str, str]] = field(default_factory=list)  # pool and name: may be called
     lines: list[str] = field(default_factory=list)
     pools: dict[str, list[str]] = field(
         default_factory=lambda: {"SV": ["x"], "SS": ["y"], "GV": ["q"], "GS": ["p"]}
@@ -66,7 +83,11 @@ class Growing:
         if self.rich:
             rules += [self.quotient, self.smooth, self.joined, self.decided, self.marked]
             rules += [self.folded]
-        if self.whole:
+        if self.every:
+            rules += [self.rounded, self.sequence, self.placed] * 2
+            rules += [self.read, self.sized, self.compared]
+            rules += [self.called] * 4 * bool(self.heads)
+        elif self.whole:
             rules = [self.linear, self.product, *[self.rounded, self.sequence, self.placed] * 2]
         self.rng.choice(rules)()
 
@@ -229,6 +250,75 @@ class Growing:
                 f"max({a}, -0.3)", f"min(0.4, {a}, -{a})")  # fmt: skip
         self.put(pool, self.rng.choice(each))
 
+    def called(self) -> None:
+        """Another algorithm as a part of this one."""
+        pool, name = self.rng.choice(self.heads)
+        x, y, p = (
+            self.pick("SV"),
+            self.pick("SS"),
+            self.rng.choice(("constant(0.25)", self.pick("GS"))),
+        )
+        self.put(pool, f"0.5 * {name}({x}, {y}, p={p})")
+
+    def read(self) -> None:
+        """A sample, or a component, at a place that is computed."""
+        place, a = self.fresh(), self.pick("SS")
+        self.say(f"{place} = torch.round({self.rng.choice(('3.7', '6.1'))} * {self.pick('GS')})")
+        each = self.fresh()
+        self.say(f"{each} = ice.index() - ({place} % 3)")
+        other = self.pick("SS")
+        one = [f"ice.at({a}, {place})", f"q[{place}]", f"0.5 * q[{place} % {self.dim}]",
+               f"0.1 * ice.argmin({a})", f"0.5 * ice.at({a}, ice.argmax({other}))"]  # fmt: skip
+        many = [f"ice.at({a}, {each})", f"where({each} == 1, {a}, 0.5 * {a})",
+                f"0.5 * (torch.round(2.2 * {a}) % 2)"]  # fmt: skip
+        vector = [f"0.5 * one_hot({place} % {self.dim}, {self.dim})",
+                  f"0.5 * ice.at({self.pick('SV')}, {place})"]  # fmt: skip
+        pool = self.rng.choice(("GS", "SS", "GV"))
+        self.put(pool, self.rng.choice({"GS": one, "SS": many, "GV": vector}[pool]))
+
+    def sized(self) -> None:
+        """A parameter and constants of a length of their own, slices, lengths, and lists."""
+        a, v, g = self.pick("GS"), self.pick("SV"), self.pick("GV")
+        each = (f"0.5 * r.sum() * {a}", f"r[2] - 0.5 * {a}", "0.2 * (r @ r)", f"{g}.mean()",
+                f"0.3 * {g}[{self.dim - 1}:].sum()", f"{a} / len({g} * 1.0)",
+                f"0.5 * sum([{a} * w for w in (0.3, 0.2)])",
+                f"0.4 * ({g} @ ice.constant([{', '.join(['0.5'] * self.dim)}]))",
+                f"0.2 * {g}.norm()")  # fmt: skip
+        if self.rng.random() < 0.3:
+            numbers = [round(self.rng.uniform(-0.4, 0.4), 2) for _ in range(self.dim)]
+            row = f"[{', '.join(map(str, numbers))}]"
+            return self.put("SV", f"{v} @ [{', '.join([row] * self.dim)}]")
+        return self.put("GS", self.rng.choice(each))
+
+    def compared(self) -> None:
+        """Whole numbers that are counted over samples, and asked whether they are equal."""
+        kept = self.fresh()
+        self.say(f"{kept} = ice.sum({self.pick('SS')} > {self.pick('GS')} + 0.03)")
+        a = self.pick("GS")
+        each = (f"0.1 * {kept}", f"where({kept} == 2, {a}, -{a})", f"0.2 * ({kept} % 2) * {a}",
+                f"0.1 * max({kept}, 2)", f"{a} * ({kept} >= ice.count() // 2)")  # fmt: skip
+        self.put("GS", self.rng.choice(each))
+
+    def left(self) -> None:
+        """A loop that ends by its count or by a condition, whichever is met first."""
+        gap, turn, states = self.fresh(), self.fresh(), self.states()
+        self.say(f"{gap}, {turn} = 1.0 + 0.5 * {self.pick('GS')}, constant(0)")
+        self.say(f"while while_(({gap} > 0.21) & ({turn} < {self.rng.choice(('2', '3', '5'))})):")
+        self.say(f"    {gap}, {turn} = 0.6 * {gap}, {turn} + 1")
+        self.body(states)
+        self.pools["GS"] += [gap]
+
+    def ordered(self) -> None:
+        """One turn a sample, in their order."""
+        state, a, turn = self.fresh(), self.pick("SS"), self.rng.choice(("i", "t"))
+        best = self.fresh()
+        self.say(f"{state}, {best} = 0.3 * {self.pick('GS')}, constant(0.0)")
+        self.say(f"for {turn} in repeat(ice.count()):")
+        self.say(f"    {state} = 0.5 * {state} + 0.4 * ice.at({a}, {turn})")
+        if self.kinks:
+            self.say(f"    {best} = max({best}, ice.at({a}, {turn}))")
+        self.pools["GS"] += [state, best]
+
     def swapped(self) -> None:
         """A loop whose states trade places, in a list."""
         held, pool = self.fresh(), self.rng.choice(("GV", "GS", "SS"))
@@ -319,12 +409,38 @@ class Growing:
 
 
 def source(
-    seed: int, kinks: bool = False, rich: bool = False, wild: bool = False, whole: bool = False
-) -> tuple[str, int]:
+    seed: int, kinks: bool = False, rich: bool = False, wild: bool = False, whole: bool = False,
+    every: bool = False,
+) -> tuple[str, int]:  # fmt: skip
     """A program as text, and the number of features that it is for."""
     rng = random.Random(seed)
-    grown = Growing(rng, rng.choice((1, 2, 3)), kinks, rich, whole)
-    loops = [grown.repeated, grown.halving] + rich * [grown.swapped, grown.nested, grown.numbered]
+    dim = rng.choice((1, 2, 3))
+    text, others = "", list[tuple[str, str]]()
+    for number in range(rng.randrange(3) if every else 0):
+        part = _grown(Growing(rng, dim, kinks, rich=True, every=True, heads=list(others)), False)
+        pool = rng.choice(("SS", "GS", "SV", "GV"))
+        name = f"called_{number}"
+        text += (
+            "@algorithm\n" + _written(part, name, f"    return +{part.pools[pool][-1]}") + "\n\n"
+        )
+        others.append((pool, name))
+    grown = _grown(Growing(rng, dim, kinks, rich or every, whole, every, others), wild)
+    outputs = {pool: names[-1] for pool, names in grown.pools.items()}
+    form = rng.choice(("dict", "dict", "tuple", "list", "one")) if every else "dict"
+    last = ", ".join(f"+{v}" for v in outputs.values())
+    returned = {
+        "dict": "{" + ", ".join(f'"{k}": +{v}' for k, v in outputs.items()) + "}",
+        "tuple": f"({last})", "list": f"[{last}]", "one": f"+{rng.choice(list(outputs.values()))}",
+    }  # fmt: skip
+    return text + _written(grown, "program", f"    return {returned[form]}"), dim
+
+
+def _grown(grown: Growing, wild: bool) -> Growing:
+    """Statements and loops."""
+    rng = grown.rng
+    loops = [grown.repeated, grown.halving]
+    loops += grown.rich * [grown.swapped, grown.nested, grown.numbered]
+    loops += grown.every * [grown.left, grown.ordered]
     for _ in range(rng.randrange(2, 5)):
         grown.statement()
     for _ in range(rng.randrange(3)):
@@ -333,17 +449,28 @@ def source(
         grown.statement()
     if wild:
         grown.wild()
-    outputs = {pool: names[-1] for pool, names in grown.pools.items()}
-    returned = ", ".join(f'"{k}": +{v}' for k, v in outputs.items())
-    head = "def program(x, y, *, p=0.7, q=vector(0.5), steps=3):\n"
-    return head + "\n".join(grown.lines) + f"\n    return {{{returned}}}\n", grown.dim
+    return grown
+
+
+def _written(grown: Growing, name: str, last: str) -> str:
+    more = ", r=vector([0.3, -0.2, 0.5, 0.1])" if grown.every else ""
+    head = f"def {name}(x, y, *, p=0.7, q=vector(0.5), steps=3{more}):\n"
+    return head + "\n".join([*grown.lines, last]) + "\n"
+
+
+def constructs(seed: int, **drawn: bool) -> list[str]:
+    """Those of :data:`CONSTRUCTS` that are in a program."""
+    text = source(seed, **drawn)[0]
+    return [name for name, marks in CONSTRUCTS.items()
+            if any(mark in text for mark in marks.split("|"))]  # fmt: skip
 
 
 def program(
-    seed: int, kinks: bool = False, rich: bool = False, wild: bool = False, whole: bool = False
-) -> tuple[Algorithm, int]:
+    seed: int, kinks: bool = False, rich: bool = False, wild: bool = False, whole: bool = False,
+    every: bool = False,
+) -> tuple[Algorithm, int]:  # fmt: skip
     """A program to run or to compile."""
-    text, dim = source(seed, kinks, rich, wild, whole)
+    text, dim = source(seed, kinks, rich, wild, whole, every)
     file = f"<random program {seed}>"
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)
     words = {n: getattr(language, n) for n in language.__all__}

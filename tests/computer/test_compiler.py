@@ -138,6 +138,20 @@ def test_a_wider_machine_computes_the_same():
             torch.testing.assert_close(found[name], value, rtol=0, atol=1e-8)
 
 
+@pytest.mark.parametrize("curve", ["torch.sqrt(x)", "x * torch.sqrt(x)", "torch.expm1(x)"])
+def test_what_lies_beyond_a_vector_adds_nothing(curve):
+    """The table of a root on [1, 2] has no entry for 0: it gave 1 there, which was added up."""
+    scope = {"torch": torch, "algorithm": algorithm}
+    exec(f"@algorithm\ndef added(x, y):\n    return ({curve}).sum()", scope)
+    added = scope["added"]
+    program = compile(added, 3, 5, {"x": (1.0, 2.0)})
+    x, y = data(0, 3)
+    X = 1.5 + 0.5 * x
+    for width in (3, 4, 8):
+        found = program.interpreted(X, y, width=width).outputs["value"]
+        assert float((found - added(X, y)).abs().max()) < program.certificate.error < 1e-7
+
+
 def test_before_the_fact_the_error_of_a_short_program_is_proven():
     def written(x, y):
         return torch.tanh((x * mean(x)).sum() - y)

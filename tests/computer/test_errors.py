@@ -348,6 +348,24 @@ def test_a_bound_that_does_not_hold_is_noticed_by_balls():
         program.enclosed(X, y, found)
 
 
+@pytest.mark.parametrize("backend", ["literal", "fused"])
+def test_values_beyond_what_masks_cover_are_refused_alike(backend):
+    """Fused runs returned them, where literal ones are refused."""
+
+    @algorithm
+    def grows(x, y, *, steps=12):
+        w = constant(4.0)
+        for _ in repeat(steps):
+            w = 2.0 * w + mean(y)
+        return w
+
+    X, y = data(0, 2)
+    program = compile(grows, 2, 5, bounds={"w": 5.0})
+    computer = Computer.for_programs(program)
+    with pytest.raises(CapacityError, match=f"values up to {computer.sizes.values}"):
+        computer.run(program, X, y, backend=backend)
+
+
 def test_a_ball_too_wide_to_tell_a_tie_is_made_finer():
     (node,) = (n for n in compile(algorithm(_compares), 1, 2).fused.gaps)
     wide = Balls(2, nearest={node: 1e-9}, reached={node: 1.0})

@@ -170,3 +170,36 @@ def test_every_algorithm_of_the_library(name, tmp_path):
 )
 def test_every_algorithm_that_float32_has_digits_for(name, tmp_path):
     assert proven(name, tmp_path, "float32") <= 1e-4
+
+
+def test_a_turn_for_each_sample_is_no_layer_and_a_bert_is_unrolled_where_turns_are_counted(
+    tmp_path,
+):
+    """Layers were those of one sample: an answer off by 1, certified to 5e-6."""
+
+    @ice.algorithm
+    def discounted(x, y):
+        total = ice.constant(0.0)
+        for t in ice.repeat(ice.count()):
+            total = 0.5 * total + ice.at(y, t)
+        return total
+
+    @ice.algorithm
+    def halved(x, y, *, steps=2):
+        total = ice.mean(y)
+        for _ in ice.repeat(steps):
+            total = 0.5 * total
+        return total
+
+    p = ice.compile(discounted, dim=1, samples=3)
+    with pytest.raises(ice.errors.TargetError, match="a turn for each sample"):
+        p.to("bert", tmp_path / "no", mode="weights")
+    model = p.to("albert", tmp_path / "prompt")
+    x = torch.tensor([[0.5], [-0.25], [0.75]], dtype=torch.float64)
+    for n in (1, 3):
+        checked = model.check(x[:n], x[:n, 0])
+        off = abs(float(checked.value) - float(discounted(x[:n], x[:n, 0])))
+        assert off < 1e-6
+    assert ice.compile(halved, dim=1, samples=3).to("bert", tmp_path / "b").spec.kind == (
+        "layered_program"
+    )

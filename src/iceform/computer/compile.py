@@ -279,7 +279,8 @@ class Program:
             bounded f of the residual); step size, penalty and momentum are in the prompt.
             "full_batch": the same for any bounded f as a "gpt2" or "llama", 3 n + 1 layers a
             step, n the samples that the program was compiled for. None:
-            "descent" for "gpt2" and "llama", else "prompt".
+            "descent" for "gpt2" and "llama", "weights" for a "bert" whose loops are counted and
+            that is given neither ``cycles`` nor ``beside``, else "prompt".
         cycles
             Prompt mode: instructions that a run may take; None for what these settings take, and
             the programs beside with their defaults.

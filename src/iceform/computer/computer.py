@@ -33,8 +33,10 @@ from iceform.computer.literal import (
     needed_entries,
     watch,
 )
+from iceform.computer.lookups import largest
 from iceform.computer.prompt import (
     ProgramPrompt,
+    check_largest,
     check_values,
     initial_memory,
     write_prompt,
@@ -382,6 +384,7 @@ class Computer:
             fused, state, attester = self._looped(prompt, cycles, closed=False)
         with torch.no_grad():
             attestation = self._replayed(network, weights, every, prompt, attester)
+        check_largest(self.sizes, largest(state.memory), "ends")
         names = [v.name for v in prompt.assembly.variables]
         memory = _LazyMemory(
             {name: partial(fused.held, state, name) for name in names}, prompt.batch

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from iceform import tuning
 from iceform.computer.block import LAYERS
 from iceform.computer.instructions import Assembly
 from iceform.computer.layout import KINDS, READ_FIELDS, ComputerLayout, ComputerSizes
@@ -27,8 +28,8 @@ class Cost:
     cycles
         Times that the block is applied; None where the program decides.
     weight_bytes, token_bytes, attention_bytes
-        Held at once: weights, tokens, and the largest chunk of attention in the entries that are
-        needed.
+        Held at once on a CPU: weights, tokens, and the largest chunk of attention in the entries
+        that are needed.
     entries, every_entry
         Attention entries of a cycle that can differ from 0, and all of them.
     flops, every_flops
@@ -77,9 +78,12 @@ class _Group:
     answering: int
 
     def held(self, batch: int) -> int:
-        """Entries at once: queries come in chunks (``HeadGroup``)."""
-        of_a_row = batch * self.heads * self.answering
-        return of_a_row * min(self.asking, chunk_rows(of_a_row, self.logit))
+        """Entries at once: where they are too many for all, a chunk of one head (``HeadGroup``)."""
+        of_a_row = batch * self.answering
+        every, held = self.heads * self.asking * of_a_row, tuning.ATTENTION_ENTRIES
+        if every <= held:
+            return every
+        return of_a_row * min(self.asking, chunk_rows(of_a_row, self.logit, held))
 
     def flops(self, features: int, tokens: int | None = None) -> int:
         asking, answering = (tokens or self.asking), (tokens or self.answering)

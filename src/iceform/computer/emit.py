@@ -10,6 +10,7 @@ from iceform.computer.graph import Block, Graph, Loop, Node, NodeOperation, Sour
 from iceform.computer.instructions import Write
 from iceform.computer.piecewise_linear import PiecewiseLinear, piecewise_linear
 from iceform.computer.ranges import Range, Ranges
+from iceform.computer.tables import low_degree
 from iceform.computer.virtual import (
     Curve,
     FunctionPair,
@@ -182,8 +183,10 @@ class Emitter:
             if dst.scale != 1:
                 late = replace(late, f=times(late.f, 1 / dst.scale), g=times(late.g, 1 / dst.scale))
             gains = self._pair_gains(late)
+            probe = VirtualInstruction(self.flag, late.a, late.b, late.f, late.g, gains)
+            known = all(map(_has_zero, (late.f, late.g), (probe.plus, probe.minus)))
             dst.clean = all(r.clean for r in (*late.a, *late.b)) and (
-                at_zero(late.f) == at_zero(late.g)
+                known and at_zero(late.f) == at_zero(late.g)
             )
             self.emit(
                 VirtualInstruction(
@@ -294,7 +297,7 @@ class Emitter:
                     ),
                     node,
                 )
-                self._mark_clean(dst, (*a, *b), pending.curve)
+                self._mark_clean(dst, (*a, *b), pending)
                 return
         elif slots.fits(plus) and slots.fits(minus):
             curve = negative(pending.curve)
@@ -304,15 +307,16 @@ class Emitter:
                 ),
                 node,
             )
-            self._mark_clean(dst, (*plus, *minus), pending.curve)
+            self._mark_clean(dst, (*plus, *minus), pending)
             return
         register = Register("", dst.samples, dst.width, pending.range)
         self.emit_line(register, pending.of, "argument", place, node=node)
         self._look_up(dst, replace(pending, of=of_register(register)), note, place, node, again)
 
-    def _mark_clean(self, dst: Register, reads: tuple[Read, ...], curve: Curve) -> None:
+    def _mark_clean(self, dst: Register, reads: tuple[Read, ...], pending: Pending) -> None:
         if dst.width is not None and dst is not self.flag and not dst.clean:
-            dst.clean = all(r.clean for r in reads) and at_zero(curve) == 0
+            stays = at_zero(pending.curve) == 0 and _has_zero(pending.curve, pending.range)
+            dst.clean = all(r.clean for r in reads) and stays
 
     def operand(self, argument: Node, node: Node) -> LinearForm:
         """An argument of ``node`` as alpha (sum of reads) + c, which one operand takes."""
@@ -532,6 +536,11 @@ def short_name(node: Node) -> str:
 # which values are zero beyond their vector, told from the graph alone: a program may run on a
 # computer wider than it needs, and what lies beyond a vector must add nothing to sums
 # ---------------------------------------------------------------------------------------------
+
+
+def _has_zero(curve: Curve, span: Range) -> bool:
+    """Whether a table for these arguments knows the curve at 0; those of sums and products do."""
+    return low_degree(curve) or span.low <= 0 <= span.high
 
 
 def clean_states(block: Block) -> set[Node]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -90,6 +91,11 @@ Value = Tensor | ScaledValue
 def dense(value: Value) -> Tensor:
     """As a tensor."""
     return value.dense if isinstance(value, ScaledValue) else value
+
+
+def largest(memory: Mapping[str, Value]) -> dict[str, Tensor]:
+    """The largest component of every value."""
+    return {name: dense(value).abs().max() for name, value in memory.items()}
 
 
 def part(value: Value, rows: slice, lanes: list[int] | None) -> Tensor:

@@ -368,13 +368,19 @@ def _check(layout: ComputerLayout, assembly: Assembly, memory: Mapping[str, Tens
 
 def check_values(sizes: ComputerSizes, memory: Mapping[str, Tensor], when: str = "starts") -> None:
     """Values are what the masks cover."""
-    for name, value in memory.items():
-        largest = float(value.abs().max()) if value.numel() else 0.0
-        if largest > sizes.values:
+    found = {n: v.abs().max() if v.numel() else v.new_zeros(()) for n, v in memory.items()}
+    check_largest(sizes, found, when)
+
+
+def check_largest(sizes: ComputerSizes, largest: Mapping[str, Tensor], when: str) -> None:
+    """The same of the largest component of every variable; the host waits for a GPU once."""
+    found = torch.stack(list(largest.values())).tolist()
+    for name, size in zip(largest, found, strict=True):
+        if size > sizes.values:
             raise CapacityError(
-                f"{name} {when} with {largest:.4g}, this computer was sized for values up to "
+                f"{name} {when} with {size:.4g}, this computer was sized for values up to "
                 f"{sizes.values}: its masks cover no more; scale the data, or build one with "
-                f"values={math.ceil(largest)}"
+                f"values={math.ceil(size)}"
             )
 
 

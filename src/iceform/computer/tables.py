@@ -88,7 +88,7 @@ class ProgramTables:
                 return self._made(key, lambda name: _stairs(name, f, g, step, span))
             return self._made(key, lambda name: _comparison(name, f, g, step, span))
         span = _needed(instruction)
-        if _low_degree(f) and _low_degree(g):
+        if low_degree(f) and low_degree(g):
             size = _power_of_two(span.size * (1 + _ROOM))
             key = (f, g, size)
             return self._made(key, lambda name: _polynomials(name, f, g, size))
@@ -129,7 +129,8 @@ def _power_of_two(size: float) -> float:
 # ---------------------------------------------------------------------------------------------
 
 
-def _low_degree(curve: Curve | None) -> bool:
+def low_degree(curve: Curve | None) -> bool:
+    """Whether it is a polynomial of degree two at most, whose table is one for any range."""
     if curve is None:
         return True
     found = None if isinstance(curve, JumpCurve) else polynomial(curve)
@@ -387,7 +388,7 @@ def _interpolants(
     f: Curve | None, g: Curve | None, span: Range, eps: float
 ) -> tuple[Interpolant | None, Interpolant | None]:
     """Both on one grid: that of the curve that is no polynomial; of f where neither is."""
-    if f is None or _low_degree(f):
+    if f is None or low_degree(f):
         assert g is not None
         second = _fit(_tree(g), span.low, span.high, eps)
         return None if f is None else second.refit(_function(f, span)), second

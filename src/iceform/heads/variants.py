@@ -121,21 +121,23 @@ class HeadGroup(nn.Module):
     ) -> Float[Tensor, "*b q d"]:
         """What the heads add to the tokens that ask.
 
-        Queries come in chunks, so that attention is never held for all of them. A row of attention
-        needs no other row: answers are those without chunks, to the bit where the number of
-        queries is a multiple of eight, else within the rounding of products (:func:`chunk_rows`).
+        Attention that is too much to hold comes head by head, its queries in chunks. A row of
+        attention needs no other row: answers are those of all at once, to the bit where the number
+        of queries is a multiple of eight, else within the rounding of products
+        (:func:`chunk_rows`).
         """
-        seen, values = _mapped(keys, self.w_k).mT, self.values(keys)
+        asked, seen = _mapped(queries, self.w_q), _mapped(keys, self.w_k).mT
+        values, answering = self.values(keys), keys[..., 0].numel()
+        held = tuning.ATTENTION_ENTRIES << 2 * keys.is_cuda
+        if asked[..., 0].numel() * keys.shape[-2] <= held:
+            return self.project(torch.softmax(asked @ seen, -1) @ values)
+        rows = chunk_rows(answering, self.w_q.shape[1], held)
+        heads = zip(asked.unbind(-3), seen.unbind(-3), values.unbind(-3), strict=True)
         found = [
-            torch.softmax(_mapped(some, self.w_q) @ seen, -1) @ values
-            for some in queries.split(self._at_once(keys), -2)
+            torch.cat([torch.softmax(some @ key, -1) @ value for some in query.split(rows, -2)], -2)
+            for query, key, value in heads
         ]
-        return self.project(found[0] if len(found) == 1 else torch.cat(found, -2))
-
-    def _at_once(self, keys: Tensor) -> int:
-        """Queries of a chunk: as many as may be held, and no fewer than a logit has rows."""
-        entries = keys[..., 0].numel() * len(self.w_q)
-        return chunk_rows(entries, self.w_q.shape[1])
+        return self.project(torch.stack(found, -3))
 
     def weights(
         self, queries: Float[Tensor, "*b q d"], keys: Float[Tensor, "*b k d"]
@@ -152,14 +154,14 @@ class HeadGroup(nn.Module):
         return looked.transpose(-3, -2).flatten(-2) @ self.w_o.mT.flatten(0, 1)
 
 
-def chunk_rows(entries: int, least: int) -> int:
-    """Rows of a chunk, where one has so many entries: a power of two.
+def chunk_rows(entries: int, least: int, held: int) -> int:
+    """Rows of a chunk, where one has so many entries and so many are held: a power of two.
 
     Libraries multiply the rows that are left over from their tiles in another order of summation.
     With powers of two there are such rows in the last chunk alone.
     """
-    held = max(1, tuning.ENTRIES_AT_ONCE // max(1, entries))
-    return int(max(next_power_of_two(least), 1 << (held.bit_length() - 1)))
+    rows = max(1, held // max(1, entries))
+    return int(max(next_power_of_two(least), 1 << (rows.bit_length() - 1)))
 
 
 def _mapped(tokens: Tensor, weights: Tensor) -> Tensor:

@@ -39,10 +39,10 @@ from iceform.computer.compile import Program
 from iceform.computer.instructions import Instruction, Operand
 from iceform.computer.layout import largest_logit, likenesses, underflow
 from iceform.computer.prompt import initial_memory
-from iceform.errors import CapacityError, ProgramError, ShapeError
+from iceform.errors import CapacityError, ProgramError, ShapeError, TargetError
 from iceform.heads import Design, Features, Head, Move, Row
 from iceform.heads.design import in_parts
-from iceform.targets.program_target import ProgramTarget, trace
+from iceform.targets.program_target import ProgramTarget, trace, turns_alike
 from iceform.validation import check_size
 
 HOMES = ("lane0", "samples")
@@ -356,7 +356,13 @@ def _lines(
     program: Program, settings: Mapping[str, Any]
 ) -> tuple[tuple[LayeredInstruction, ...], list[str]]:
     """What runs and matters, and the tables that it looks up in, in the prompt's order."""
-    run = trace(program, settings, 'write mode="prompt" with cycles=')
+    fix = 'write mode="prompt" with cycles='
+    run = trace(program, settings, fix)
+    if not turns_alike(program):
+        raise TargetError(
+            f"{program.name} has a loop with a turn for each sample, and a checkpoint has so many "
+            f"layers for any number of them: {fix}"
+        )
     needed = {o.variable for o in program.assembly.outputs}
     kept: list[tuple[Instruction, str | None]] = []
     for before, instruction in reversed(list(zip([None, *run[:-1]], run, strict=True))):

@@ -209,14 +209,20 @@ def _given(program: Program | None) -> Program:
     return program
 
 
+def turns_alike(program: Program) -> bool:
+    """Whether loops turn equally often for all data and all numbers of samples."""
+    counts = [loop.count for loop in program.graph.block.loops()]
+    return all(count is not None and count.op in ("constant", "parameter") for count in counts)
+
+
 def trace(program: Program, settings: Mapping[str, Any], fix: str) -> list[Instruction]:
-    """The instructions that a run executes, whatever the data are; refused where they decide."""
+    """The instructions that a run on all samples executes; refused where data decide."""
     if any(loop.count is None for loop in program.graph.block.loops()):
         raise TargetError(
             f"{program.name} has a loop that ends when the data say so, and a checkpoint has so "
             f"many layers: {fix}"
         )
-    blank = torch.zeros(1, program.graph.dim, dtype=torch.float64)
+    blank = torch.zeros(program.samples, program.graph.dim, dtype=torch.float64)
     found: list[Instruction] = []
     interpret(
         program.assembly, blank, blank[:, 0], program.parameters(**settings),

@@ -35,7 +35,7 @@ from iceform.targets.folder import StockModel, write
 from iceform.targets.general_descent import GeneralDescent
 from iceform.targets.layered_program import LayeredProgram
 from iceform.targets.linear_descent import LinearDescent
-from iceform.targets.program_target import ProgramTarget, enclosed, trace
+from iceform.targets.program_target import ProgramTarget, enclosed, trace, turns_alike
 from iceform.targets.recognised import RecognisedDescent, recognised
 from iceform.targets.stock_computer import StockComputer
 from iceform.targets.target import FeatureTarget, Target
@@ -232,7 +232,11 @@ def write_program(
     program.parameters(**settings)
     if dtype not in ("float64", "float32"):
         raise TargetError(f"programs are written in float64 or float32, got dtype={dtype!r}")
-    mode = mode or ("descent" if architecture(name).causal else "prompt")
+    if mode is None and architecture(name).causal:
+        mode = "descent"
+    elif mode is None:
+        own = name == "bert" and cycles is None and not others and turns_alike(program)
+        mode = "weights" if own else "prompt"
     if mode != "prompt" and (cycles is not None or others):
         raise TargetError(
             "here the layers are one program's steps or instructions: cycles= and beside= are for "
