@@ -24,6 +24,7 @@ from iceform.arithmetic.units import UNIT
 from iceform.errors import ProgramError
 from iceform.expressions.formulas import trees
 
+HALF = Fraction(1, 2)
 _LARGEST_POWER = 16  # by repeated products; above, by exponential and logarithm
 _SHARP = math.sqrt(1 / UNIT)  # a query that leaves nothing of keys that differ visibly
 _STEEP = -math.log(UNIT)  # by how much a score must fall so that nothing is left of its sample
@@ -128,6 +129,8 @@ class TermTable:
             factor, shift = a.attr
             sign = Fraction(1 if factor > 0 else -1)
             args = (self.affine(a.args[0], sign, shift / abs(factor)),)
+        if name == "recip" and a.kind == "number" and a.value:
+            return self.constant(1 / a.value)
         if all(x.kind == "number" for x in args):
             return self.constant(_in_floats(name, *(float(x.value) for x in args)))
         return self._make("call", args, name)
@@ -148,14 +151,14 @@ class TermTable:
         decides.
         """
         factor, shift, inner = _split(a)
-        above = shift + self._nearly_half
-        if 0 <= above <= self._least:
-            over = _quotient(inner)
-            if over is not None and factor == 1:
-                return self._divided(*over)
-            if factor > 0 and factor.numerator == 1:
-                return self._divided(inner, self.constant(factor.denominator))
-        return self.call("floor", self.affine(a, Fraction(1), self._nearly_half))
+        if abs(shift + HALF) > self._least:
+            return self.call("floor", self.affine(a, Fraction(1), self._nearly_half))
+        over = _quotient(inner)
+        if over is not None and factor == 1:
+            return self._divided(*over)
+        if factor > 0 and factor.numerator == 1:
+            return self._divided(inner, self.constant(factor.denominator))
+        return self.call("floor", self.affine(a, Fraction(1), HALF))
 
     def _divided(self, a: ScalarTerm, b: ScalarTerm) -> ScalarTerm:
         """The whole part of a / b: the nearest one, less 1 where that leaves less than nothing."""
@@ -168,7 +171,9 @@ class TermTable:
 
     def is_zero(self, a: ScalarTerm) -> ScalarTerm:
         """1 where the nearest whole number is 0, else 0."""
-        return self.call("step", self.affine(self.call("abs", a), Fraction(-1), Fraction(1, 2)))
+        if _split(a)[0] < 0:
+            a = self.affine(a, Fraction(-1))
+        return self.call("step", self.affine(self.call("abs", a), Fraction(-1), HALF))
 
     def at(self, value: ScalarTerm, place: ScalarTerm) -> ScalarTerm:
         """A value of the sample nearest to a place; beyond the ends, of the one there."""
@@ -204,6 +209,8 @@ class TermTable:
             if place is not None:
                 return [self.at(v, place) for v in value]
             chosen = self._chosen(query, key, value)
+            if chosen is not None and not chosen.lane:  # all keys are equal
+                return [self.at(v, self.constant(0)) for v in value]
             if chosen is not None:
                 whole = self._make("picked", (chosen, *value), None, False)
                 return [self.part(whole, k) for k in range(len(value))]
@@ -237,11 +244,11 @@ class TermTable:
             return None
         if value == key:
             return key[0]
-        if key[0].kind == "add":
-            for one, other in (key[0].args, key[0].args[::-1]):
-                factor, shift, own = _split(other)
-                if own.kind == "index" and -self._least < self.samples * factor < 0 == shift:
-                    return one
+        parts = key[0].args if key[0].kind == "add" else (key[0], self.constant(0))
+        for one, other in (parts, parts[::-1]):
+            factor, shift, own = _split(one)
+            if own.kind == "index" and -self._least < self.samples * factor < 0 == shift:
+                return other
         return None
 
     # ------------------------------------------------------------------------------- formulas
@@ -259,9 +266,9 @@ class TermTable:
     def power(self, base: ScalarTerm, exponent: ScalarTerm) -> ScalarTerm:
         """A power: by products and roots, else by logarithm and exponential."""
         by = exponent.value if exponent.kind == "number" else None
-        if by == Fraction(-1, 2):
+        if by == -HALF:
             return self.call("rsqrt", base)
-        if by == Fraction(1, 2):
+        if by == HALF:
             return self.call("sqrt", base)
         if by is not None and by < 0:
             return self.call("recip", self.power(base, self.constant(-by)))
@@ -317,7 +324,7 @@ def _exp_of(t: TermTable, a: ScalarTerm, factor: int) -> ScalarTerm:
 def _half_sum(t: TermTable, a: ScalarTerm, sign: int) -> ScalarTerm:
     """(e^a + sign e^-a) / 2."""
     both = t.add(_exp_of(t, a, 1), t.affine(_exp_of(t, a, -1), Fraction(sign)))
-    return t.affine(both, Fraction(1, 2))
+    return t.affine(both, HALF)
 
 
 def _log1p_exp(t: TermTable, a: ScalarTerm, factor: int) -> ScalarTerm:
@@ -337,7 +344,7 @@ def _max0(t: TermTable, a: ScalarTerm) -> ScalarTerm:
 
 def _half_step(t: TermTable, a: ScalarTerm) -> ScalarTerm:
     """The formulas' step: 1/2 at 0."""
-    return t.affine(t.sign(a), Fraction(1, 2), Fraction(1, 2))
+    return t.affine(t.sign(a), HALF, HALF)
 
 
 def _atan(t: TermTable, a: ScalarTerm) -> ScalarTerm:
