@@ -229,8 +229,10 @@ class _Program:
 
         def moved(place: TextPlace) -> TextPlace:
             if isinstance(place, Element):
-                array, index = (kept if s is gone else s for s in (place.array, place.index))
-                return replace(place, array=array, index=index)
+                array = kept if place.array is gone else place.array
+                return replace(
+                    place, array=array, index=kept if place.index is gone else place.index
+                )
             return kept if place is gone else place
 
         for x in self.code:

@@ -93,7 +93,8 @@ class TermWriter:
             self._sample_loop(here, [t for t in sums if not self._is_held(t)])
             for t in terms:
                 if t.kind in _SEARCHES and stage[t] == level + 1 and t not in self._settled:
-                    self._attend(t) if t.kind == "attended" else self._pick(t)
+                    search = self._attend if t.kind == "attended" else self._pick
+                    search(t)
 
     def _settle(self, roots: Sequence[ScalarTerm]) -> None:
         """Write what the roots need; a scalar is in a slot then, a lane in an array."""
@@ -391,7 +392,7 @@ class TermWriter:
         slot = Slot(False)
         number = Fraction(last)
         place = self._array(term) if term.lane and term.kind != "index" else None
-        start = number if term.kind == "index" else self._operand(term)
+        start: TextPlace = number if term.kind == "index" else self._operand(term)
         self._emit(slot, "copy", [Element(place, last) if place is not None else start])
         return slot
 
