@@ -40,7 +40,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from benchmarks.text_speed import gpu_speed
 from iceform.computer.library import EXAMPLES
-from iceform.errors import IceformError, ProgramError
+from iceform.errors import IceformError
 from iceform.targets.checking import kernels
 from iceform.targets.text import TEXTS, AlgorithmText, text_of
 from iceform.targets.text.campaign import Campaign, DrawnRun, drawn_runs, forced, generated
@@ -145,6 +145,8 @@ def algorithm_text(name: str) -> tuple[AlgorithmText, dict[str, Any]]:
     """An example of the library as a text, with as many steps and samples as ``LONGEST`` allows."""
     e = EXAMPLES[name]
     settings, samples = dict(e.settings), len(e.X)
+    if "steps" in e.algorithm.parameters:
+        settings.setdefault("steps", int(e.algorithm.parameters["steps"].default))
     while True:
         smallest = settings.get("steps", 1) == 1
         try:
@@ -153,7 +155,7 @@ def algorithm_text(name: str) -> tuple[AlgorithmText, dict[str, Any]]:
                 plain = {k: v for k, v in settings.items() if isinstance(v, int)}
                 return found, {**plain, "samples": samples}
         except IceformError:
-            if smallest:
+            if smallest and samples == 1:
                 raise
         if smallest:
             samples = max(1, samples // 2)
@@ -167,10 +169,7 @@ def library_texts() -> Iterator[tuple[str, str, TextRun, dict[str, Any]]]:
     for name, text in TEXTS.items():
         yield name, text, computer.check(text), {}
     for name in EXAMPLES:
-        try:
-            found, settings = algorithm_text(name)
-        except ProgramError:  # whole numbers and the order of the samples have no text
-            continue
+        found, settings = algorithm_text(name)
         yield name, str(found), found.run, settings
 
 

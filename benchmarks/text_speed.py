@@ -144,7 +144,7 @@ def measured(networks: dict[str, Any], way: str, runs: list[DrawnRun]) -> dict[s
     torch.compiler.reset()
     began, wanted, wrong = time.perf_counter(), [run.run for run in runs], 0
     network, times = networks["eager" if way == "eager" else "sdpa"], []
-    make = replayed if way in ("graph", "eager") else partial(generating, way=way)
+    make: Any = replayed if way in ("graph", "eager") else partial(generating, way=way)
     decode = make(network, runs)
     for _ in range(4):
         start = time.perf_counter()

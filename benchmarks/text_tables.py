@@ -13,6 +13,16 @@ LIBRARY, RANDOM, FORCED, SPEED, LLAMA = (
     KEPT / f"text-{name}.json" for name in ("library", "greedy", "forced", "speed", "llama-forced")
 )
 
+GPU = KEPT / "text-speed-gpu.json"
+WAYS = {
+    "dynamic": "`generate()`, attention without fused kernels",
+    "kernels": "`generate()`, attention as torch chooses",
+    "static": "`generate()`, static cache, not compiled",
+    "compiled": "`generate()`, static cache, compiled",
+    "graph": "static cache, step as a CUDA graph",
+    "eager": "static cache, step as a CUDA graph, eager attention",
+}
+
 
 def _read(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
@@ -56,20 +66,51 @@ def _programs(path: Path, how: str) -> str:
     return (
         f"{found['programs']:,} random programs of {least_tokens}{kept['longest']} tokens on "
         f"`{kept['machine']}` ({kept['weights_sha256'][:12]}...), {found['tokens']:,} tokens {how} "
-        f"on a {kept['device'].upper()}, in batches of {kept['batch']}: "
+        f"on {_processor(kept['device'])}, in batches of {kept['batch']}: "
         f"**{found['wrong']} wrong**.{lead}"
     )
 
 
+def _processor(device: str) -> str:
+    """In a sentence."""
+    return "a CPU" if device == "cpu" else f"an {device}"
+
+
+def _campaigns(first: Path, how: str) -> str:
+    """The file of a campaign, and those whose names go on from its name."""
+    files = sorted(first.parent.glob(f"{first.stem}*.json"), key=lambda path: len(path.stem))
+    return "\n\n".join(_programs(path, how) for path in files)
+
+
 def random_programs() -> str:
     """Greedy decoding of random programs."""
-    return _programs(RANDOM, "by `generate()`")
+    return _campaigns(RANDOM, "by `generate()`")
 
 
 def forced_programs() -> str:
-    """Random programs in one pass each: any, and long ones."""
-    files = (FORCED, FORCED.with_name("text-forced-long.json"))
-    return "\n\n".join(_programs(path, "by teacher forcing") for path in files)
+    """Random programs in one pass each: any, long ones, and what else was kept."""
+    return _campaigns(FORCED, "by teacher forcing")
+
+
+def gpu_speed() -> str:
+    """Tokens a second by way of decoding, on a GPU."""
+    kept = _read(GPU)
+    rows = [row for row in kept["rows"] if "tokens_s" in row]
+    compared, wrong = (sum(row[k] for row in rows) for k in ("compared", "wrong"))
+    lines = [
+        f"{kept['device']}, torch {kept['torch']}, transformers {kept['transformers']}, runs of "
+        f"{rows[0]['run']} tokens alone and {rows[-1]['run']} in a batch, wall time, the least of "
+        f"three; {compared:,} tokens compared with the interpreter's, **{wrong} wrong**:",
+        "",
+        "| rows at once | how | tokens/s |",
+        "|---:|---|---:|",
+    ]
+    for row in sorted(rows, key=lambda row: (row["batch"], row["tokens_s"])):
+        lines.append(f"| {row['batch']:,} | {WAYS[row['way']]} | {row['tokens_s']:,.0f} |")
+    for row in kept["rows"]:
+        if "failed" in row:
+            lines.append(f"| {row['batch']:,} | {WAYS[row['way']]} | failed |")
+    return "\n".join(lines)
 
 
 def speed() -> str:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from iceform import extensions, store
 from iceform.errors import IceformError, IntegrityError, ProgramError
+from iceform.validation import path_of
 
 __all__ = ["Pretrained"]
 
@@ -131,7 +132,7 @@ def write(thing: Any, path: str | Path) -> Path:
             f"a {type(thing).__name__} cannot be saved; networks, machines, emulators, results, "
             "programs and prompts can"
         )
-    if Path(path).is_file():
+    if path_of(path).is_file():
         raise ProgramError(f"{path} is a file; name a folder, which is made if there is none")
     content, tensors = thing.pack()
 
@@ -139,7 +140,7 @@ def write(thing: Any, path: str | Path) -> Path:
         config = {"library_name": "iceform", "type": name, "content": content}
         return {_CONFIG: config, _CARD: _card(name, thing, digest)}
 
-    folder = Path(path)
+    folder = path_of(path)
     store.write_folder(folder, name, content, tensors, views)
     return folder
 
@@ -152,7 +153,7 @@ def read(path: str | Path, **options: Any) -> Any:
     IntegrityError
         If the weights are missing, or a file is truncated, altered or of another format.
     """
-    folder = Path(path)
+    folder = path_of(path)
     stored = store.read_folder(folder, (_CONFIG, _CARD))
     try:
         return unpacked(stored.kind, stored.content, stored.tensors, **options)

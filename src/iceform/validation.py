@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -17,6 +18,7 @@ from iceform.errors import (
     CapacityError,
     DeviceError,
     DtypeError,
+    ParameterError,
     PrecisionError,
     ProgramError,
     ShapeError,
@@ -24,7 +26,7 @@ from iceform.errors import (
 
 __all__ = [
     "check_capacity", "check_choice", "check_dtype", "check_eps", "check_positive", "check_size",
-    "dtype_name", "full_precision", "guard", "plain_array", "plain_tensor", "tensor_of",
+    "dtype_name", "full_precision", "guard", "path_of", "plain_array", "plain_tensor", "tensor_of",
     "unit_roundoff",
 ]  # fmt: skip
 
@@ -49,6 +51,19 @@ def check_size(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ShapeError(f"{name} must be a whole number of at least 1, got {value!r}")
     return value
+
+
+def path_of(path: object) -> Path:
+    """A path as a ``Path``, or a ``ParameterError``.
+
+    Example
+    -------
+    >>> path_of("folder").name
+    'folder'
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise ParameterError(f"a path is a str or a Path, got {path!r}. Give the folder's name.")
+    return Path(path)
 
 
 def check_positive(name: str, value: object, *, zero: bool = False) -> float:

@@ -135,6 +135,8 @@ BLOCKS = (
           text_tables.RANDOM, text_tables.random_programs),
     Block("docs/text_computer.md", "speed", "python -m benchmarks.text speed",
           text_tables.SPEED, text_tables.speed),
+    Block("docs/text_computer.md", "speed on a GPU",
+          "python -m benchmarks.text speed --device cuda", text_tables.GPU, text_tables.gpu_speed),
     Block("docs/text_computer.md", "forced programs", "python -m benchmarks.text forced",
           text_tables.FORCED, text_tables.forced_programs),
     Block("docs/text_computer.md", "llama", "python -m benchmarks.text forced --architecture llama",

@@ -21,7 +21,7 @@ from iceform.arithmetic import at_most
 from iceform.errors import CapacityError, IntegrityError, ProgramError
 from iceform.export.onnx_file import DIGEST, LARGEST, SHA, UNSIGNED, need, quiet, session, signed
 from iceform.networks import InContext
-from iceform.validation import full_precision, human_bytes
+from iceform.validation import full_precision, human_bytes, path_of
 
 _DOUBLE = 11  # ONNX's number for float64
 _ROUNDINGS = 2  # the certificate has torch's rounding; onnxruntime's is as much again
@@ -81,7 +81,7 @@ def network_onnx(network: InContext, path: str | Path, example: Any) -> Path:
         program = _exported(network, structure, tensors)
     program.model.metadata_props[DIGEST] = network.digest
     program.model.metadata_props[SHA] = UNSIGNED
-    target = Path(path)
+    target = path_of(path)
 
     def compare(draft: Path) -> None:
         _compare(network, session(draft), args, kwargs, tensors)

@@ -33,7 +33,7 @@ from iceform.heads import (
 )
 from iceform.paper import Emulator, LinearLayer, Plan
 from iceform.run import Backend, Rounding
-from iceform.validation import human_bytes, unit_roundoff
+from iceform.validation import human_bytes, path_of, unit_roundoff
 
 LARGEST = 2**31 - 2**20  # protobuf's limit, less what the graph itself takes
 _CHECKED_BATCH = 3  # prompts that the written file is tried on
@@ -186,7 +186,7 @@ def onnx(thing: Any, path: str | Path) -> Path:
             f"the weights take {human_bytes(size)}, an ONNX file holds {human_bytes(LARGEST)}; "
             "export a machine sized for fewer programs or samples"
         )
-    target = Path(path)
+    target = path_of(path)
 
     def held(draft: Path) -> None:
         compare(runner, session(draft), target)

@@ -29,6 +29,7 @@ from iceform.targets.architectures import Architecture, architecture
 from iceform.targets.domain import check_tensors
 from iceform.targets.stock_computer import StockComputer
 from iceform.targets.target import KINDS, Target
+from iceform.validation import path_of
 
 _CYCLES = 512
 _KIND = "target"
@@ -170,7 +171,7 @@ def write(
         If the architecture cannot do it; the message says why and which one can. If ``path`` is no
         folder that can be written, or holds a model of somebody else's.
     """
-    check_path(Path(path))
+    check_path(path_of(path))
     if isinstance(spec, Program):
         spec = StockComputer.for_programs([spec], cycles)
     if not isinstance(spec, Target):
@@ -179,7 +180,7 @@ def write(
     spec.check_architecture(name)
     known.check_dtype(spec.torch_dtype)
     known.check_fits(spec.design)
-    model = StockModel(Path(path), known, spec)
+    model = StockModel(path_of(path), known, spec)
     tensors, config = model.tensors(), model.config()
     typical = spec.example_domain()
     certificate = None if typical is None else spec.certificate(typical)
@@ -224,7 +225,7 @@ def check_path(folder: Path) -> None:
 
 def load(path: str | Path) -> StockModel:
     """The prompt, readout and certificate of a folder that :func:`write` wrote."""
-    folder = Path(path)
+    folder = path_of(path)
     record = store.read_folder(folder, VIEWS, _KIND).content
     kind = KINDS.get(str(record.get("kind")))
     if kind is None:

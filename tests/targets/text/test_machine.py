@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 
 import numpy as np
 import pytest
@@ -150,6 +151,13 @@ def test_a_folder_runs_in_a_stock_pipeline_without_iceform(small, tmp_path):
     assert again.digest == small.digest
     names = {p.name for p in (tmp_path / "machine").iterdir()}
     assert {"ground_truth.json", "generation_config.json", "tokenizer.json", "README.md"} <= names
+
+
+@pytest.mark.parametrize("path", [3, None, b"folder"], ids=str)
+def test_what_is_no_path_is_refused_by_name(small, path):
+    for door in (small.save, TextComputer.load, ice.load):
+        with pytest.raises(ice.errors.ParameterError, match=re.escape(f"got {path!r}")):
+            door(path)
 
 
 def test_transformer_lens_opens_the_folder(small, tmp_path):

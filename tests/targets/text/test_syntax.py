@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from contextlib import suppress
 from functools import cache
@@ -269,11 +270,13 @@ def read(sizes: TextSizes, text: str) -> ProgramText | None:
     return None
 
 
-def test_a_thousand_mutated_texts() -> None:
-    """Either one clear error, or a program that tokenizer and parser read alike."""
+def test_a_thousand_malformed_texts() -> None:
+    """Each has one clear error; the others are programs that tokenizer and parser read alike."""
     rng, bases = random.Random(0), [*TEXTS.values(), THIRD]
     refused = accepted = 0
-    for count in range(1000):
+    for count in itertools.count():
+        if refused == 1000:
+            break
         base = bases[count % len(bases)]
         sizes = LIBRARY if base is THIRD else SMALL
         text = mutated(base, rng)
@@ -286,5 +289,4 @@ def test_a_thousand_mutated_texts() -> None:
         assert [sizes.words[k].text for k in ids] == [*sizes.prefix, *program.words, "[1]"], text
         with suppress(TextError):  # a name that is never written, a run without an end
             assert check(sizes, program).words[-1] == "[end]"
-    assert refused > 500
-    assert accepted > 50
+    assert accepted > 100

@@ -12,7 +12,7 @@ an inner loop reads of *every* cell is needed until the outer loop ends
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from iceform.errors import CapacityError
@@ -22,10 +22,11 @@ from iceform.targets.text.words import INDICES, TextSizes
 
 @dataclass(frozen=True)
 class Element:
-    """The cell of an array at an index."""
+    """The cell of an array at an index: a slot's, or that nearest to a slot's, or a number's."""
 
     array: Slot
-    index: Slot
+    index: Slot | int
+    nearest: bool = False
 
 
 TextPlace = Slot | Element | Fraction  # what an instruction reads; a number is a Fraction
@@ -68,7 +69,7 @@ class TextInstruction:
     def reads(self) -> list[Slot]:
         """What it needs: operands, indices, and arrays that are held."""
         found = [s for place in self.operands for s in _within(place)]
-        if isinstance(self.dst, Element):
+        if isinstance(self.dst, Element) and isinstance(self.dst.index, Slot):
             found.append(self.dst.index)
         return [*found, *self.held]
 
@@ -78,7 +79,11 @@ TextCode = list[TextInstruction | Mark]
 
 def _within(place: TextPlace) -> tuple[Slot, ...]:
     if isinstance(place, Element):
-        return place.array, place.index
+        return (
+            (place.array, *_within(place.index))
+            if isinstance(place.index, Slot)
+            else (place.array,)
+        )
     return (place,) if isinstance(place, Slot) else ()
 
 
@@ -149,8 +154,8 @@ def _source(line: TextInstruction) -> Slot | None:
     place, dst = line.operands[0], line.dst
     if isinstance(place, Slot) and isinstance(dst, Slot):
         return place
-    if isinstance(place, Element) and isinstance(dst, Element) and place.index is dst.index:
-        return place.array
+    if isinstance(place, Element) and isinstance(dst, Element) and not place.nearest:
+        return place.array if place.index is dst.index else None
     return None
 
 
@@ -224,7 +229,10 @@ class _Program:
 
         def moved(place: TextPlace) -> TextPlace:
             if isinstance(place, Element):
-                return Element(kept if place.array is gone else place.array, place.index)
+                array = kept if place.array is gone else place.array
+                return replace(
+                    place, array=array, index=kept if place.index is gone else place.index
+                )
             return kept if place is gone else place
 
         for x in self.code:

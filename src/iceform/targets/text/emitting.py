@@ -3,7 +3,8 @@
 Components of vectors are apart: three features are three arrays with a cell for each sample. What
 differs from sample to sample is computed in loops over the samples; a mean is a sum in such a loop
 and a factor; ``attend`` is two of them, one for the scores and their maximum and one for the
-exponentials. ``repeat`` and ``while_`` are loops around all that.
+exponentials, or a read at a computed index, or a search for the largest, where it is one.
+``repeat`` and ``while_`` are loops around all that.
 """
 
 from __future__ import annotations
@@ -59,15 +60,14 @@ class TextEmitter(TermWriter):
 
     def _terms_of(self, node: Node) -> list[ScalarTerm]:
         """The components of a node as terms of its arguments'."""
-        if node.op in ("constant", "numbers", "data", "parameter"):
+        if node.op in ("constant", "numbers", "count", "index", "data", "parameter"):
             return self._given(node)
         args = [self._components(a) for a in node.args]
         if node.op in _WHOLE:
             return _WHOLE[node.op](self, node, args)
         if node.op not in _EACH:
             raise ProgramError(
-                f"the operation {node.op} has no text: texts have no order of the samples and no "
-                "whole numbers; run the program on ice.Computer"
+                f"the operation {node.op} has no text; run the program on ice.Computer"
             )
         rule = _EACH[node.op]
         rows = [[a[k if len(a) > 1 else 0] for a in args] for k in range(node.width or 1)]
@@ -75,7 +75,7 @@ class TextEmitter(TermWriter):
 
     def _mean(self, node: Node, args: list[list[ScalarTerm]]) -> list[ScalarTerm]:
         share = Fraction(1, self.samples)
-        return [self.terms.affine(self.terms.total(a, self.samples), share) for a in args[0]]
+        return [self.terms.affine(self.terms.total(a), share) for a in args[0]]
 
     def _attended(self, node: Node, args: list[list[ScalarTerm]]) -> list[ScalarTerm]:
         bias = args[3][0] if len(args) > 3 else None
@@ -88,6 +88,10 @@ class TextEmitter(TermWriter):
         width = node.width or 1
         if node.op == "constant":
             return [self.terms.constant(float(node.attr))] * width
+        if node.op == "count":
+            return [self.terms.constant(self.samples)]
+        if node.op == "index":
+            return [self.terms.index()]
         if node.op == "numbers":
             return [self.terms.constant(v) for v in node.attr]
         if node.op == "parameter":
@@ -112,7 +116,7 @@ class TextEmitter(TermWriter):
             read = [self.terms.read(slot) for slot in slots]
             self._values[carried.state] = self._values[carried.result] = read
         wanted = [t for node in _from_outside(loop) for t in self._components(node)]
-        self._settle([*starts, *wanted])
+        self._settle([*starts, *(t for t in wanted if not self._of_index(t))])
         pairs = []
         for carried, slots in zip(loop.carried, states, strict=True):
             begun = self._components(carried.start)
@@ -127,6 +131,14 @@ class TextEmitter(TermWriter):
             self._jump_unless(first, after)
         self._turns(loop, states, count)
         self.code.append(after)
+
+    def _of_index(self, term: ScalarTerm) -> bool:
+        """Whether it is made of the sample's number alone, and is computed where it is needed."""
+        return (
+            term.lane
+            and term.kind != "read"
+            and all(a.kind == "index" or self._of_index(a) for a in term.args if a.lane)
+        )
 
     def _states(self, state: Node, name: str) -> list[Slot]:
         return [
@@ -219,6 +231,9 @@ _EACH: dict[str, Callable[..., ScalarTerm]] = {  # component by component
         else terms.call("step", a)
     ),
     "apply": lambda terms, node, a: terms.formula(node.attr, a),
+    "whole": lambda terms, node, a: (
+        terms.is_zero(a) if node.attr[0] == "zero" else terms.nearest(a)
+    ),
     **dict.fromkeys(("spread", "bounded", "stored"), lambda terms, node, a: a),
 }
 

@@ -170,7 +170,12 @@ class _Written:
             return self._word(place, "the constant")
         if isinstance(place, Slot):
             return self.names[place]
-        return f"{self.names[place.array]}[{self.names[place.index]}]"
+        index = place.index if isinstance(place.index, int) else self.names[place.index]
+        return (
+            f"{self.names[place.array]}({index})"
+            if place.nearest
+            else f"{self.names[place.array]}[{index}]"
+        )
 
     def _word(self, value: Fraction, what: str) -> str:
         form = self.sizes.format

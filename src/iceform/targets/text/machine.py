@@ -46,7 +46,13 @@ from iceform.targets.text.proof import certify
 from iceform.targets.text.rotary import RotaryLayers
 from iceform.targets.text.syntax import ProgramText, TextError, parse
 from iceform.targets.text.words import END, LIBRARY, TextSizes
-from iceform.validation import check_choice, check_matmul_precision, dtype_name, full_precision
+from iceform.validation import (
+    check_choice,
+    check_matmul_precision,
+    dtype_name,
+    full_precision,
+    path_of,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -333,7 +339,7 @@ class TextComputer:
 
     def save(self, path: str | Path) -> Path:
         """Write a folder that ``pipeline("text-generation", path)`` runs without this package."""
-        folder = Path(path)
+        folder = path_of(path)
         check_path(folder)
         config, tensors = self._written
         record = {
@@ -354,7 +360,7 @@ class TextComputer:
     @classmethod
     def load(cls, path: str | Path) -> TextComputer:
         """The computer of a folder that :meth:`save` wrote."""
-        folder = Path(path)
+        folder = path_of(path)
         stored = store.read_folder(folder, (CONFIG, RECORD, CARD), KIND)
         record = stored.content
         try:

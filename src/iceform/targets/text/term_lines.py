@@ -9,6 +9,7 @@ machine has not is a table in an array, with a straight line between two cells.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from iceform.targets.text.terms import TABLES, ScalarTerm, Slot, TermTable
 from iceform.targets.text.words import TextSizes
 
 ZERO, ONE = Fraction(0), Fraction(1)
+_SEARCHES = ("attended", "picked")  # that go over the samples by themselves
 _RUNNING = Slot(False, "the result of the line before")
 
 
@@ -40,7 +42,7 @@ class TermWriter:
 
     def __init__(self, sizes: TextSizes, samples: int) -> None:
         self.sizes, self.samples = sizes, samples
-        self.terms = TermTable()
+        self.terms = TermTable(samples, sizes.format.bits)
         self.code: TextCode = []
         self.data: dict[Slot, list[Fraction]] = {}
         self.own, self.other, self.cell = Slot(False, "i"), Slot(False, "j"), Slot(False, "k")
@@ -80,15 +82,19 @@ class TermWriter:
         self._uses.update(roots)
         stage = dict.fromkeys(terms, 0)
         for t in open_:  # arguments come before what is made of them
-            stage[t] = max(stage[a] for a in t.args) + (t.kind in ("total", "attended"))
+            later = t.kind in ("total", *_SEARCHES)
+            stage[t] = max((stage[a] for a in t.args), default=0) + later
+            if t.kind == "at":
+                stage[t] = max(stage[t], stage[t.args[0]] + t.args[0].lane)
         kept = [t for t in terms if self._needs_array(t, roots, terms, stage)]
         for level in range(max(stage.values(), default=0) + 1):
             here = [t for t in kept if stage[t] == level and t.kind != "part"]
             sums = [t for t in terms if t.kind == "total" and stage[t] == level + 1]
             self._sample_loop(here, [t for t in sums if not self._is_held(t)])
             for t in terms:
-                if t.kind == "attended" and stage[t] == level + 1 and t not in self._settled:
-                    self._attend(t)
+                if t.kind in _SEARCHES and stage[t] == level + 1 and t not in self._settled:
+                    search = self._attend if t.kind == "attended" else self._pick
+                    search(t)
 
     def _settle(self, roots: Sequence[ScalarTerm]) -> None:
         """Write what the roots need; a scalar is in a slot then, a lane in an array."""
@@ -119,20 +125,22 @@ class TermWriter:
         """Whether a lane is read by a later loop than the one that computes it."""
         if not term.lane or self._is_held(term):
             return False
-        if term in roots:
-            return True
+        if term in roots or term.kind == "index":
+            return term in roots
         readers = [t for t in terms if term in t.args and not self._is_held(t)]
         return any(
-            t.kind == "attended" or (t.kind != "total" and stage[t] > stage[term]) for t in readers
+            t.kind in _SEARCHES or (t.kind != "total" and stage[t] > stage[term]) for t in readers
         )
 
     @contextmanager
-    def _over_samples(self, index: Slot | None = None, held: Sequence[Slot] = ()) -> Iterator[None]:
-        """A loop over the samples around what is written meanwhile."""
+    def _over_samples(
+        self, index: Slot | None = None, held: Sequence[Slot] = (), last: int | None = None
+    ) -> Iterator[None]:
+        """A loop over the samples, from the last one on, around what is written meanwhile."""
         index = self.own if index is None else index
         outer_index, outer_local = self._index, self._local
         self._index, self._local = index, dict(outer_local)
-        self._emit(index, "copy", [Fraction(self.samples - 1)])
+        self._emit(index, "copy", [Fraction(self.samples - 1 if last is None else last)])
         top = Mark()
         self.code.append(top)
         yield
@@ -149,7 +157,9 @@ class TermWriter:
         totals = {term: Slot(False) for term in sums}
         for slot in totals.values():
             self._emit(slot, "copy", [ZERO])
-        with self._over_samples():
+        inside = self._reachable([*arrays, *(s.args[0] for s in sums)])
+        held = [self._array(t.args[0]) for t in inside if t.kind == "at" and t.lane]
+        with self._over_samples(held=held):
             for term, slot in slots.items():
                 self._into(Element(slot, self._index), term)
                 self._settled[term] = slot
@@ -182,6 +192,10 @@ class TermWriter:
         """Where a term is; it is written first if it is nowhere yet."""
         if self._is_held(term):
             return self._element(self._held(term))
+        if term.kind == "index":
+            return self._index
+        if term not in self._local and term.kind == "at" and term.lane and self._uses[term] <= 1:
+            return self._read_at(term)
         if term not in self._local:
             slot = Slot(False)
             self._into(slot, term)
@@ -197,12 +211,33 @@ class TermWriter:
             self._emit(dst, "copy", [self._operand(term)])
         elif term.kind in ("add", "affine"):
             self._chain(dst, None, term)
+        elif term.kind == "index":
+            self._emit(dst, "copy", [self._index])
+        elif term.kind == "at":
+            self._emit(dst, "copy", [self._read_at(term)])
         elif term.kind == "product":
             self._emit(dst, "*", [self._operand(a) for a in term.args])
         elif term.kind == "call":
             self._emit(dst, term.attr, [self._operand(a) for a in term.args])
         else:
             self._look_up(dst, term)
+
+    def _array(self, term: ScalarTerm) -> Slot:
+        """The array that holds a lane for all samples."""
+        slot = self._held(term)
+        assert isinstance(slot, Slot)
+        return slot
+
+    def _read_at(self, term: ScalarTerm) -> Element:
+        """The cell of an array at a computed index."""
+        array, place = self._array(term.args[0]), term.args[1]
+        if place.kind == "number":
+            return Element(array, max(0, math.floor(place.value + Fraction(1, 2))))
+        index = self._operand(place)
+        if not isinstance(index, Slot):
+            index, found = Slot(False), index
+            self._emit(index, "copy", [found])
+        return Element(array, index, nearest=True)
 
     def _add_to(self, slot: Slot, term: ScalarTerm) -> None:
         self._chain(slot, slot, term)
@@ -323,11 +358,43 @@ class TermWriter:
             self._softmax(query, key, value, bias, outs, Slot(True))
             return
         # an inner loop reads or writes all their cells while the outer one runs
-        arrays = [s for t in term.args if t.lane and isinstance(s := self._held(t), Slot)]
+        arrays = [self._array(t) for t in term.args if t.lane and t.kind != "index"]
         scores = Slot(True)
         with self._over_samples(held=[*arrays, scores]):
             places = [self._cell_of(o) for o in outs]
             self._softmax(query, key, value, bias, places, scores)
+
+    def _pick(self, term: ScalarTerm) -> None:
+        """Values of the sample with the largest key; of equal ones the first, seen last."""
+        key, values = term.args[0], term.args[1:]
+        last = self.samples - 1
+        outs = (
+            [self._best(key, last)] if values == (key,) else [self._best(v, last) for v in values]
+        )
+        top = outs[0] if values == (key,) else self._best(key, last)
+        self._settled[term] = top
+        self._settled.update((self.terms.part(term, k), out) for k, out in enumerate(outs))
+        if not last:
+            return
+        with self._over_samples(self.other, last=last - 1):
+            here = self._operand(key)
+            if values == (key,):
+                self._emit(top, "max", [top, here])
+                return
+            less, after = Slot(False), Mark()
+            self._emit(less, "-", [here, top], "<", after)
+            for out, value in zip((top, *outs), (key, *values), strict=True):
+                self._emit(out, "copy", [self._operand(value)])
+            self.code.append(after)
+
+    def _best(self, term: ScalarTerm, last: int) -> Slot:
+        """A slot that begins with the last sample's."""
+        slot = Slot(False)
+        number = Fraction(last)
+        place = self._array(term) if term.lane and term.kind != "index" else None
+        start: TextPlace = number if term.kind == "index" else self._operand(term)
+        self._emit(slot, "copy", [Element(place, last) if place is not None else start])
+        return slot
 
     def _softmax(
         self, query: Sequence[ScalarTerm], key: Sequence[ScalarTerm], value: Sequence[ScalarTerm],

@@ -39,9 +39,14 @@ class HeadProof(NumberProof):
     def logit_errors(
         self, number: int, q: Tensor, q_error: Tensor, k: Tensor, k_error: Tensor
     ) -> Tensor:
-        """Of the difference of two logits, what each place of each head adds to its error."""
+        """Of the difference of two logits, what each place of each head adds to its error.
+
+        Products with zeros, and sums with them, are exact: roundings are as many as other places.
+        """
         size = self.design.head_size
-        terms = q_error * k + q * k_error + q_error * k_error + (size + 1) * self.u * q * k
+        used = ((q + q_error) * (k + k_error)).view(-1, size) > 0
+        roundings = (used.sum(1, keepdim=True) + 1).expand_as(used).reshape(q.shape)
+        terms = q_error * k + q * k_error + q_error * k_error + roundings * self.u * q * k
         return 2 / math.sqrt(size) * terms
 
     def _check_carried(self, number: int, maps: LayerMaps) -> None:
