@@ -36,7 +36,7 @@ class PairedRuns:
 
     def metric(self, stream: Tensor) -> Tensor:
         """Of the last stream, per pair."""
-        return (stream[..., -1, :] * self.rows).sum(-1)
+        return (self.network.normed(stream[..., -1, :]) * self.rows).sum(-1)
 
     def share(self, value: Tensor) -> Tensor:
         """As a share of the gap."""
@@ -47,12 +47,9 @@ def written(network: HeadsNetwork, stream: Tensor) -> Tensor:
     """What every writer adds to the stream, (writers, pairs, tokens, width)."""
     parts = [stream]
     for layer in range(network.layers):
-        wide = stream[:, None].expand(-1, network.heads, -1, -1)
-        each = torch.einsum(
-            "bhte,hed->hbtd", network.attended(layer, (wide,) * 3), network.writes[layer]
-        )
-        parts += list(each)
-        stream = stream + each.sum(0)
+        each = network.outputs(layer, (stream[:, None],) * 3)
+        parts += list(each.transpose(0, 1))
+        stream = stream + each.sum(1)
     return torch.stack(parts)
 
 
@@ -76,25 +73,30 @@ def masked(runs: PairedRuns, edges: Sequence[Edge], kept: Tensor) -> Tensor:
         now = torch.stack(parts)
         apart = runs.corrupt[: len(now)] - now
         moved = torch.einsum("xhu,ubtd->xbhtd", out[layer][..., : len(now)], apart)
-        each = net.attended(layer, list(now.sum(0)[:, None] + moved))
-        parts += list(torch.einsum("bhte,hed->hbtd", each, net.writes[layer]))
+        each = net.outputs(layer, list(now.sum(0)[:, None] + moved))
+        parts += list(each.transpose(0, 1))
     now = torch.stack(parts)
     stream = now.sum(0) + torch.einsum("u,ubtd->btd", last, runs.corrupt - now)
     return runs.share(runs.metric(stream))
 
 
 def _gradients(runs: PairedRuns, start: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """Of the metric's share, at every reader's input (3, pairs, heads, ...) and writer's output."""
+    """Of the metric's share, at every reader's input (3, pairs, heads, ...) and writer's output.
+
+    The last of the readers are the logits, (pairs, ...).
+    """
     net, stream = runs.network, start
     inputs, outputs = [], []
     for layer in range(net.layers):
         wide = stream[None, :, None].expand(3, -1, net.heads, -1, -1).clone().requires_grad_(True)
         wide.retain_grad()
-        each = torch.einsum("bhte,hed->bhtd", net.attended(layer, list(wide)), net.writes[layer])
+        each = net.outputs(layer, list(wide))
         each.retain_grad()
         inputs.append(wide)
         outputs.append(each)
         stream = stream + each.sum(1)
+    stream.retain_grad()
+    inputs.append(stream)
     (runs.metric(stream) / runs.gap).sum().backward()
     return [_grad(x) for x in inputs], [_grad(x) for x in outputs]
 
@@ -128,13 +130,17 @@ def edge_attribution(case: CompiledCase, pairs: Pairs, steps: int = 0) -> Tensor
     mean = [torch.stack(layer).mean(0) for layer in zip(*each, strict=True)]
 
     def score(edge: Edge) -> Tensor:
-        delta = runs.delta[edge.writer]
-        if edge.layer is None:
-            return runs.metric(delta) / runs.gap
-        moved: Tensor = delta * mean[edge.layer][edge.reader, :, edge.head]
+        moved: Tensor = runs.delta[edge.writer] * _at(mean, edge)
         return moved.sum((-1, -2))
 
     return _by_edge(case, score)
+
+
+def _at(readers: list[Tensor], edge: Edge) -> Tensor:
+    """The gradient at the reader of an edge."""
+    if edge.layer is None:
+        return readers[-1]
+    return readers[edge.layer][edge.reader, :, edge.head]
 
 
 def integrated_edge_attribution(case: CompiledCase, pairs: Pairs) -> Tensor:
@@ -149,12 +155,7 @@ def gradient_norm(case: CompiledCase, pairs: Pairs) -> Tensor:
 
     def score(edge: Edge) -> Tensor:
         size: Tensor = runs.delta[edge.writer].norm(dim=(-1, -2))
-        steep: Tensor = (
-            (runs.rows / runs.gap[:, None]).norm(dim=-1)
-            if edge.layer is None
-            else readers[edge.layer][edge.reader, :, edge.head].norm(dim=(-1, -2))
-        )
-        return size * steep
+        return size * _at(readers, edge).norm(dim=(-1, -2))
 
     return _by_edge(case, score)
 
@@ -194,13 +195,10 @@ def composition(case: CompiledCase, pairs: Pairs) -> Tensor:
     """No prompts at all: the size of the product of the writer's and the reader's matrices."""
     del pairs
     net = case.network
-    flat = net.writes.flatten(0, 1)
 
     def score(edge: Edge) -> Tensor:
-        rows = (
-            net.unembedding if edge.layer is None else net.reads[edge.layer, edge.reader, edge.head]
-        )
-        source = net.embedding if edge.writer == 0 else flat[edge.writer - 1]
+        rows = net.unembedding if edge.layer is None else net.rows(edge)
+        source = net.columns(edge.writer)
         both = (source.norm() * rows.norm()).clamp_min(torch.finfo(torch.float64).tiny)
         size: Tensor = (source @ rows.T).norm() / both
         return size

@@ -169,7 +169,7 @@ def circuit_scores(
     size = scores.abs() if scores.ndim == 1 else scores.abs().mean(0)
     sure = ~truth.doubtful
     kinds = [("effective", truth.effective, sure)]
-    if not case.spec.annealed:  # there every edge carries something
+    if not case.spec.spread:  # there every edge carries something
         kinds.append(("carrying", truth.carrying, torch.ones_like(sure)))
     out = {}
     for kind, labels, among in kinds:
