@@ -75,9 +75,9 @@ def test_an_effect_is_that_of_a_run_with_one_edge_cut(case):
     for at in strong:
         kept = torch.ones(len(case.edges), dtype=torch.bool)
         kept[at] = False
-        cut = masked(runs, case.compiled.network.edges, kept)
+        cut = masked(runs, kept)
         assert torch.allclose(cut, truth.effect[:, at], rtol=1e-9, atol=1e-11)
-    whole = masked(runs, case.compiled.network.edges, torch.zeros(len(case.edges)).bool())
+    whole = masked(runs, torch.zeros(len(case.edges)).bool())
     assert torch.allclose(whole, -torch.ones_like(whole), atol=1e-9)
 
 

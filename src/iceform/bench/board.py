@@ -17,7 +17,7 @@ from iceform.bench.subspaces import SUBSPACE_METHODS, score_subspace, sites
 
 CIRCUIT = ("AUROC effective", "AP effective", "AUROC carrying", "CPR", "CMD")
 SEEDS = (1, 2, 3)
-LARGE = 1000  # edges
+LARGE = 2**14  # edges times tokens
 DRAWN = 64  # edges of a large case that are not recorded, and are run
 VARIABLES = ("interchange error", "overlap", "overlap up to aliases")
 
@@ -25,10 +25,11 @@ VARIABLES = ("interchange error", "overlap", "overlap up to aliases")
 def case_record(case: Case) -> dict[str, Any]:
     """Everything that the board says of one case.
 
-    Of a case of more than ``LARGE`` edges those that are recorded are run and as many others as
-    ``DRAWN``, and it has neither ACDC, which runs every edge twice, nor subspaces, nor seeds.
+    Of a case of more than ``LARGE`` edges times tokens those edges that are recorded are run and as
+    many others as ``DRAWN``; it has neither ACDC, which runs every edge twice, nor subspaces, nor
+    seeds.
     """
-    large = len(case.edges) > LARGE
+    large = len(case.edges) * case.pairs("test").clean.shape[1] > LARGE
     truth = measured_everywhere(case, others=DRAWN if large else math.inf)
     outside = truth.strength[~truth.carrying]
     found: dict[str, Any] = {
@@ -65,8 +66,10 @@ def case_record(case: Case) -> dict[str, Any]:
         if name in SIGNED:
             scores |= score(case, given, track="effect").values
         found["methods"][name] = scores
+        exact = name == "exact patching"
         found["seeds"][name] = [
-            circuit_scores(case.compiled, p, t, method(case.compiled, p)) for p, t in drawn
+            circuit_scores(case.compiled, p, t, t.effect if exact else method(case.compiled, p))
+            for p, t in drawn
         ]
     where = [] if large else sites(case)
     if where:

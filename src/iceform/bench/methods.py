@@ -8,7 +8,8 @@ score for all pairs. Methods of nodes give an edge the smaller of what its two e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -34,6 +35,19 @@ class PairedRuns:
         ends = [self.metric(parts.sum(0)) for parts in (self.clean, self.corrupt)]
         self.base, self.gap = ends[0], ends[0] - ends[1]
 
+    @cached_property
+    def places(self) -> Tensor:
+        """Of every edge in a mask: by layer, map, head and writer, and last those to the logits."""
+        net = self.network
+        end = net.layers * 3 * net.heads * net.writers
+        return torch.tensor([
+            e.writer + (
+                end if e.layer is None
+                else ((e.layer * 3 + e.reader) * net.heads + e.head) * net.writers
+            )
+            for e in net.edges
+        ])  # fmt: skip
+
     def metric(self, stream: Tensor) -> Tensor:
         """Of the last stream, per pair."""
         return (self.network.normed(stream[..., -1, :]) * self.rows).sum(-1)
@@ -53,21 +67,16 @@ def written(network: HeadsNetwork, stream: Tensor) -> Tensor:
     return torch.stack(parts)
 
 
-def masked(runs: PairedRuns, edges: Sequence[Edge], kept: Tensor) -> Tensor:
+def masked(runs: PairedRuns, kept: Tensor) -> Tensor:
     """The metric's share when only kept edges carry the clean run's values: 0 clean, -1 corrupt.
 
-    Edges that are not among ``edges`` carry nothing, and are left alone.
+    Edges that the network does not count, of dead heads, carry nothing.
     """
     net = runs.network
-    out = torch.zeros(net.layers, 3, net.heads, net.writers, dtype=torch.float64)
-    last = torch.zeros(net.writers, dtype=torch.float64)
-    for edge, keep in zip(edges, kept.tolist(), strict=True):
-        if keep:
-            continue
-        if edge.layer is None:
-            last[edge.writer] = 1.0
-        else:
-            out[edge.layer, edge.reader, edge.head, edge.writer] = 1.0
+    flat = torch.zeros(net.layers * 3 * net.heads * net.writers + net.writers, dtype=torch.float64)
+    flat[runs.places[~kept]] = 1.0
+    last = flat[-net.writers :]
+    out = flat[: -net.writers].view(net.layers, 3, net.heads, net.writers)
     parts = [runs.starts[0]]
     for layer in range(net.layers):
         now = torch.stack(parts)
@@ -208,16 +217,16 @@ def composition(case: CompiledCase, pairs: Pairs) -> Tensor:
 
 def automatic_discovery(case: CompiledCase, pairs: Pairs) -> Tensor:
     """ACDC at several thresholds: an edge's score is the largest at which it was kept."""
-    runs, edges = PairedRuns(case.network, pairs), case.network.edges
-    scores = torch.zeros(len(edges), dtype=torch.float64)
-    kept = torch.ones(len(edges), dtype=torch.bool)
+    runs, count = PairedRuns(case.network, pairs), len(case.network.edges)
+    scores = torch.zeros(count, dtype=torch.float64)
+    kept = torch.ones(count, dtype=torch.bool)
     for threshold in sorted(_THRESHOLDS):
-        now = float(masked(runs, edges, kept).abs().mean())
-        for i in reversed(range(len(edges))):
+        now = float(masked(runs, kept).abs().mean())
+        for i in reversed(range(count)):
             if not kept[i]:
                 continue
             kept[i] = False
-            tried = float(masked(runs, edges, kept).abs().mean())
+            tried = float(masked(runs, kept).abs().mean())
             if tried - now < threshold:
                 now = tried
             else:

@@ -637,7 +637,7 @@ def _bounded(
     return BenchProgram(
         name, title, tuple(traits.split()), spec.design, words, places, tuple(slots),
         {(held, 0): 1 / unit, (held, 1): 0.5 / unit}, (-span, span), exact,
-        {"data": tuple(where[kinds[0]]), **({"order": tuple(where["data"])} if apart else {})},
+        {"data": tuple(where[kinds[0]]), **({"order": tuple(where["data"])} if "order" in traits else {})},
         spec.steps, spec.architectures[0], follows=follows, softens=False,
     )  # fmt: skip
 
@@ -821,7 +821,7 @@ _MADE: dict[str, Callable[[Sharpness], BenchProgram]] = {
     "text-two-lines": lambda k: _text(
         "text-two-lines", "the second line of a text, on what the first has written",
         "text selection", "1: c = a + b\n2: c = c * b goto end\na = 1\nb = 0.5", 4,
-        operator={4: "+-"}, line={10: "+-*"}, operand={11: "ab"},
+        operator={4: "+-"}, line={10: "+-*"},
     ),
 }  # fmt: skip
 
