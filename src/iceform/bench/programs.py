@@ -637,7 +637,7 @@ def _bounded(
     return BenchProgram(
         name, title, tuple(traits.split()), spec.design, words, places, tuple(slots),
         {(held, 0): 1 / unit, (held, 1): 0.5 / unit}, (-span, span), exact,
-        {"data": tuple(where[kinds[0]]), **({"order": tuple(where["data"])} if "order" in traits else {})},
+        {kind: tuple(where[kinds[0]]) for kind in ("data", "order") if kind in f"data {traits}"},
         spec.steps, spec.architectures[0], follows=follows, softens=False,
     )  # fmt: skip
 
