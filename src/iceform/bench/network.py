@@ -97,21 +97,21 @@ class FeedForward(NamedTuple):
     down: Tensor
 
 
-def _norm_of(held: Mapping[str, Tensor], epsilon: float, post: bool) -> Norm:
+def _norm_of(held: Mapping[str, Tensor], epsilon: float, post: bool) -> StreamNorm:
     """The one norm of a network."""
     gains = {n: t for n, t in held.items() if n.endswith(".weight") and _is_norm(n)}
     gain = float(next(iter(gains.values()))[0])
     for name, tensor in gains.items():
         if bool((tensor != gain).any()) or held[name.replace("weight", "bias")].any():
             raise IntegrityError(f"{name} is not {gain:g} everywhere, or has a bias; all norms are")
-    return Norm(epsilon, gain, post)
+    return StreamNorm(epsilon, gain, post)
 
 
 def _is_norm(name: str) -> bool:
     return "LayerNorm" in name or ".ln_" in name
 
 
-class Norm(NamedTuple):
+class StreamNorm(NamedTuple):
     """gain (x - mean)/sqrt(variance + epsilon), where a trained model has it."""
 
     epsilon: float
@@ -148,7 +148,7 @@ class HeadsNetwork:
     reads: Tensor
     biases: Tensor
     writes: Tensor
-    norm: Norm
+    norm: StreamNorm
     causal: bool = True
     forward: Mapping[int, FeedForward] = field(default_factory=dict)
 
