@@ -363,7 +363,8 @@ def read_case(folder: str | Path, *, verify: bool = True) -> Case:
     }
     check_splits(splits)
     floor, names = float(held["floor"]), tuple(held["edges"])
-    truths = {split: _truth(tensors["effects"], split, names, floor) for split in _SCORED}
+    leak = floor if compiled.network.norm.rooted else 0.0
+    truths = {s: _truth(tensors["effects"], s, names, floor, leak) for s in _SCORED}
     found = Case(spec, compiled, splits, truths)
     _check_labels(path, found, tensors["effects"])
     if verify:
@@ -381,16 +382,20 @@ def _check_weights(
             raise IntegrityError(f"{path}: the weight {name} is not the one that the case implies")
 
 
-def _truth(held: dict[str, Tensor], split: str, names: tuple[str, ...], floor: float) -> Truth:
+def _truth(
+    held: dict[str, Tensor], split: str, names: tuple[str, ...], floor: float, leak: float
+) -> Truth:
     try:
-        parts = {n: held[f"{split}.{n}"] for n in ("effect", "radius", "recorded", "carrying")}
+        parts: dict[str, Any] = {
+            n: held[f"{split}.{n}"] for n in ("effect", "radius", "recorded", "carrying")
+        }
         nodes = {
             instead: Ball(held[f"{split}.{instead}.effect"], held[f"{split}.{instead}.radius"])
             for instead in ("zero", "mean", "resample")
         }
     except KeyError as missing:
         raise IntegrityError(f"effects.safetensors has no {missing}") from None
-    return Truth(names, **parts, floor=floor, nodes=nodes)
+    return Truth(names, **parts, floor=floor, nodes=nodes, leak=leak)
 
 
 def _check_labels(path: Path, case: Case, held: dict[str, Tensor]) -> None:

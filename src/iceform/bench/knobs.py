@@ -202,7 +202,7 @@ def annealed(
     live = {"reads": network.live[:, None, :, None, None] & free,
             "biases": network.live[:, None, :, None],
             "writes": network.live[:, :, None, None] & free}  # fmt: skip
-    held: dict[str, Tensor] = {}
+    held: dict[str, Any] = {}
     for name in names:
         weight = getattr(network, name)
         moved = weight + noise * torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
@@ -220,5 +220,5 @@ def annealed(
             weight.grad *= live[name]
         optimiser.param_groups[0]["lr"] = rate * math.cos(math.pi * step / (2 * steps))
         optimiser.step()
-    found = {name: weight.detach() for name, weight in held.items()}
+    found: dict[str, Any] = {name: weight.detach() for name, weight in held.items()}
     return replace(network, **{**found, "reads": centred(found["reads"])})

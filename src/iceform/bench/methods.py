@@ -164,7 +164,8 @@ def gradient_norm(case: CompiledCase, pairs: Pairs) -> Tensor:
 
     def score(edge: Edge) -> Tensor:
         size: Tensor = runs.delta[edge.writer].norm(dim=(-1, -2))
-        return size * _at(readers, edge).norm(dim=(-1, -2))
+        steep: Tensor = _at(readers, edge).norm(dim=(-1, -2))
+        return size * steep
 
     return _by_edge(case, score)
 
