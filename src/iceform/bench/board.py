@@ -206,7 +206,7 @@ def subspace_table(records: Sequence[dict[str, Any]]) -> list[str]:
 def told(records: Sequence[dict[str, Any]]) -> dict[str, str]:
     """What the page says of a run, block by block."""
     exact = [_value(r, "exact patching", "AUROC effective") for r in records]
-    trained = [r for r in records if "annealed" in r["variant"]]
+    trained = [r for r in records if r["variant"] == "annealed"]
     packed = [r for r in records if "superposed" in r["variant"]]
     compiled = [r for r in records if r not in trained and r not in packed]
     stock = [r for r in compiled if r["epsilon"] < 1]
