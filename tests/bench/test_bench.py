@@ -6,15 +6,19 @@ from hashlib import sha256
 
 import pytest
 import torch
+import transformers
 
 from iceform import bench, store
-from iceform.bench.building import exact_truth
+from iceform.bench.building import CaseSpec, compile_case, exact_truth
 from iceform.bench.case import measured_everywhere, read_case
 from iceform.bench.methods import METHODS, PairedRuns, masked
+from iceform.bench.network import PatchedRuns
 from iceform.cli import main
 from iceform.errors import IntegrityError, ProgramError, ShapeError
+from iceform.targets.text import TextComputer
 
 SMALL = ("vote.data.hard", "thresholded-mean.data.hard-turned", "two-hops.query.hard")
+KNOBS = ("soft", "decoys", "forward", "superposed")
 _LOADED: dict[str, bench.Case] = {}
 
 
@@ -44,17 +48,89 @@ def test_at_least_sixty_cases_of_twelve_programs_and_at_most_six_of_each():
     assert traits >= {"threshold", "minimum", "selection", "cancellation", "aliasing", "flag"}
 
 
-@pytest.mark.parametrize("name", bench.programs())
-def test_a_program_computes_what_its_reference_says(name):
-    held = bench.program(name)
-    from iceform.bench.building import CaseSpec, compile_case
+def _compiled(name, **knobs):
+    """A case's network, drawn prompts and their exact answers."""
+    compiled, generator = compile_case(CaseSpec(name, **knobs)), torch.Generator().manual_seed(3)
+    ids = torch.stack([compiled.program.draw(generator) for _ in range(12)])
+    return compiled, ids, torch.stack([compiled.program.exact(one) for one in ids])
 
-    compiled = compile_case(CaseSpec(name, decoys=1))
-    generator = torch.Generator().manual_seed(3)
-    ids = torch.stack([held.draw(generator) for _ in range(12)])
-    answers = compiled.read(compiled.network.plain(compiled.network.start(ids)))
-    exact = torch.stack([held.exact(one) for one in ids])
-    assert float((answers - exact).abs().median()) < 1e-6
+
+@pytest.mark.parametrize(
+    ("name", "knobs"),
+    [(name, {"decoys": 1}) for name in bench.programs()]
+    + [(n.split(".")[0], {"forward": True}) for n in bench.cases() if n.endswith("forward")],
+)
+def test_a_program_computes_what_its_reference_says(name, knobs):
+    compiled, ids, exact = _compiled(name, **knobs)
+    assert bool(compiled.network.forward) == knobs.get("forward", False)
+    if compiled.centres is None:
+        assert torch.equal(compiled.answered(ids), exact)
+    else:
+        answers = compiled.read(compiled.network.plain(compiled.network.start(ids)))
+        assert float((answers - exact).abs().median()) < 1e-6
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        CaseSpec("text-branch", "flag", decoys=0), CaseSpec("bert-histogram"),
+        CaseSpec("variation", forward=True), CaseSpec("vote", soft=True),
+        CaseSpec("nearest", soft=True, superposed=True),
+    ],
+    ids=lambda spec: spec.id,
+)  # fmt: skip
+def test_stock_transformers_give_the_same_logits(spec, tmp_path):
+    """Heads, feed-forward maps, masks and norms are those of the stock code, in float64."""
+    compiled, ids, _ = _compiled(spec.program, **{k: getattr(spec, k) for k in KNOBS})
+    case = bench.Case(spec, compiled, {}, {})
+    case.save_model(tmp_path)
+    kind = getattr(transformers, compiled.config["architectures"][0])
+    model = kind.from_pretrained(tmp_path, dtype=torch.float64).eval()
+    with torch.no_grad():
+        logits = model(ids).logits
+    meant = compiled.network.logits(ids)
+    assert float((logits - meant).abs().max()) < 1e-7 * float(meant.abs().max())
+
+
+def test_a_case_of_a_text_is_the_text_computer_itself():
+    compiled = compile_case(CaseSpec("text-sum", decoys=0))
+    sizes = {"labels": 3, "scalars": 3, "arrays": 0, "indices": 0, "cells": 1, "bits": 3,
+             "fraction": 2, "top": 2, "positions": 64}  # fmt: skip
+    computer = TextComputer(**sizes)
+    assert computer.tensors().keys() == compiled.tensors.keys()
+    assert all(torch.equal(t, compiled.tensors[n]) for n, t in computer.tensors().items())
+    with pytest.raises(ProgramError, match=r"text-sum\.data\.hard: the program is in the prompt"):
+        bench.score(bench.Case(compiled.spec, compiled, {}, {}), {"program": "vote", "steps": 1},
+                    track="algorithm")  # fmt: skip
+
+
+def test_radii_hold_another_order_of_summation():
+    """With a stock epsilon: places of the stream in another order, the same numbers but for u."""
+    case = loaded("vote.data.soft")
+    net, pairs = case.compiled.network, case.pairs("test")
+    assert net.norm.rooted
+    order = torch.randperm(net.embedding.shape[1], generator=torch.Generator().manual_seed(1))
+    names = ("embedding", "places", "unembedding", "reads", "writes")
+    other = replace(net, **{name: getattr(net, name)[..., order] for name in names})
+    found = [
+        dict(PatchedRuns(n, pairs.clean, pairs.corrupt, pairs.words).edge_effects(net.edges))
+        for n in (net, other)
+    ]
+    apart = 0.0
+    for edge in net.edges:
+        a, b = (each[edge] for each in found)
+        apart = max(apart, float((a.center - b.center).abs().max()))
+        assert bool(((a.center - b.center).abs() <= a.radius + b.radius).all()), edge
+    assert apart > 0
+    assert max(float(ball.radius.max()) for ball in found[0].values()) < 1e-9
+
+
+def test_a_norm_that_only_centres_by_name_is_refused():
+    net = loaded("vote.data.hard").compiled.network
+    with pytest.raises(IntegrityError, match=r"a norm with epsilon 1 only centres up to 1\.11e-16"):
+        replace(net, norm=net.norm._replace(epsilon=1.0, gain=1.0)).check_exact(
+            loaded("vote.data.hard").pairs().clean
+        )
 
 
 def test_no_edge_outside_the_record_carries_anything(case):
@@ -75,9 +151,9 @@ def test_an_effect_is_that_of_a_run_with_one_edge_cut(case):
     for at in strong:
         kept = torch.ones(len(case.edges), dtype=torch.bool)
         kept[at] = False
-        cut = masked(runs, case.compiled.network.edges, kept)
+        cut = masked(runs, kept)
         assert torch.allclose(cut, truth.effect[:, at], rtol=1e-9, atol=1e-11)
-    whole = masked(runs, case.compiled.network.edges, torch.zeros(len(case.edges)).bool())
+    whole = masked(runs, torch.zeros(len(case.edges)).bool())
     assert torch.allclose(whole, -torch.ones_like(whole), atol=1e-9)
 
 
@@ -226,6 +302,7 @@ def test_softened_networks_are_measured_and_never_certified():
     assert close["kind"] == "measured"
     assert 0 < close["median"] < 0.1
     assert float(soft.compiled.network.reads.abs().max()) <= 256
+    assert soft.compiled.config["layer_norm_epsilon"] == 1e-5  # as GPT-2 has it
     assert "certificate" not in json.dumps(close)
     assert not hasattr(soft, "certificate")
 

@@ -145,5 +145,5 @@ BLOCKS = (
           estimators.ROWS, lambda: estimators.table(_json(estimators.ROWS))),
     *(Block("docs/bench.md", f"bench {part}", "iceform bench board --out results/pages/bench.json",
             BENCH, lambda part=part: board.told(_json(BENCH))[f"bench {part}"])
-      for part in ("summary", "circuits", "variants", "effects", "variables")),
+      for part in ("summary", "circuits", "seeds", "variants", "targets", "effects", "variables")),
 )  # fmt: skip

@@ -1,8 +1,9 @@
 """From a program to a case: a checkpoint with logits, pairs of prompts, and the exact effects.
 
-The answer is a number, and the words of an answer are its bins: with centres c_k, a width delta and
-the answer a, the logits are (2 c_k a - c_k^2)/delta^2, largest for the nearest bin. The metric of a
-pair is the logit of the clean answer's word less that of the corrupt one's, so it is linear in a.
+Where the answer is a number, its words are bins: with centres c_k, a width delta and the answer a,
+the logits are (2 c_k a - c_k^2)/delta^2, largest for the nearest bin. A text's answer is its next
+word. The metric of a pair is the logit of the clean answer's word less that of the corrupt one's;
+of a number it is linear in a.
 """
 
 from __future__ import annotations
@@ -14,17 +15,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iceform.bench.knobs import annealed, copied, decoys, turned, with_features
-from iceform.bench.network import Edge, HeadsNetwork, PatchedRuns
+from iceform.bench.knobs import (
+    Neurons,
+    annealed,
+    copied,
+    decoys,
+    fed_forward,
+    neuron_tensors,
+    stock_norms,
+    superposed,
+    turned,
+    unused_places,
+    with_features,
+)
+from iceform.bench.network import HeadsNetwork, PatchedRuns
 from iceform.bench.programs import BenchProgram, program
-from iceform.bench.record import edge_name, recorded_edges
+from iceform.bench.record import Blocks, recorded_edges
 from iceform.errors import ProgramError
 from iceform.heads import Design, Vocabulary
 from iceform.targets.architectures import architecture
 from iceform.targets.enclosed import Ball
 
 BINS = 16
-SPLITS = {"train": 32, "validation": 8, "test": 8}
+SPLITS = ("train", "validation", "test")
 _TRIES = 400  # draws before a counterfactual is said to change nothing
 _FLOOR = 1e-6  # a share of the answer's change that float32 still shows
 _TRAINED_FLOOR = 1e-2  # in a network whose every edge does a little
@@ -42,9 +55,11 @@ class CaseSpec:
     program, counterfactual
         What is computed, and what differs between the prompts of a pair.
     soft, annealed
-        Weights as trained networks have them; those disturbed and trained.
+        Weights and norms as trained networks have them; those disturbed and trained.
     decoys, copies, basis
         Heads a layer that no answer depends on, parallel copies of every head, the seed of a basis.
+    forward, superposed
+        Gates as feed-forward maps instead of heads; features in fewer dimensions than they are.
     noise
         By which an annealed case's weights are disturbed.
     seed
@@ -58,18 +73,25 @@ class CaseSpec:
     decoys: int = 3
     copies: int = 1
     basis: int | None = None
+    forward: bool = False
+    superposed: bool = False
     noise: float = NOISE
     seed: int = 0
 
     @property
     def variant(self) -> str:
         """In a word."""
-        if self.annealed:
-            return "annealed"
-        words = ["soft" if self.soft else "hard"]
+        words = ["annealed" if self.annealed else "soft" if self.soft else "hard"]
         words += [f"copies{self.copies}"] if self.copies > 1 else []
         words += ["turned"] if self.basis is not None else []
+        words += ["forward"] if self.forward else []
+        words += ["superposed"] if self.superposed else []
         return "-".join(words)
+
+    @property
+    def spread(self) -> bool:
+        """Whether every edge does a little, those too that the design does not have."""
+        return self.annealed or self.superposed
 
     @property
     def id(self) -> str:
@@ -105,6 +127,10 @@ class Truth:
         Edges that could carry something; those that do carry a difference in one of these pairs.
     effective
         Edges whose mean absolute effect over the pairs is above ``floor``.
+    leak
+        What an edge that carries nothing may do through a norm's root: 0 where norms only centre.
+    run
+        How many edges were run for it; the others are not recorded.
     nodes
         Effects of taking out a head's output, by "zero", "mean" and "resample", (pairs, heads).
     """
@@ -116,6 +142,8 @@ class Truth:
     carrying: Tensor
     floor: float
     nodes: dict[str, Ball]
+    leak: float = 0.0
+    run: int = 0
 
     @cached_property
     def strength(self) -> Tensor:
@@ -134,35 +162,49 @@ class Truth:
 
     @property
     def violations(self) -> list[str]:
-        """Edges outside *carrying* with an effect beyond its radius: a compiled case has none."""
-        beyond = (self.effect.abs() > self.radius).any(0) & ~self.carrying
+        """Edges outside *carrying* that do more than radius and leak: a compiled case has none."""
+        beyond = (self.effect.abs() > self.radius + self.leak).any(0) & ~self.carrying
         return [self.names[i] for i in beyond.nonzero()[:, 0].tolist()]
 
 
 @dataclass(frozen=True, eq=False)
 class CompiledCase:
-    """A program as a GPT2LMHeadModel: design, config, tensors in float32, centres of bins."""
+    """A program as a stock model with logits: design, config, tensors in float32, centres of bins.
+
+    ``neurons`` are feed-forward maps by layer; without ``centres`` the answer is the next word.
+    """
 
     spec: CaseSpec
     program: BenchProgram
     design: Design
     config: dict[str, Any]
     tensors: dict[str, Tensor]
-    centres: Tensor
+    centres: Tensor | None
+    neurons: Neurons
 
     @cached_property
     def network(self) -> HeadsNetwork:
         """The heads, in float64 on the weights of the file."""
-        return HeadsNetwork.of_tensors(self.tensors, self.design.heads)
+        return HeadsNetwork.of_tensors(self.tensors, self.config)
 
     @property
     def first_answer(self) -> int:
         """The first word that is an answer."""
-        return len(self.program.words)
+        return 0 if self.centres is None else len(self.program.words)
 
     def words_of(self, answers: Tensor) -> Tensor:
-        """The nearest bins."""
+        """The nearest bins; of a text the answers themselves."""
+        if self.centres is None:
+            return answers.long()
         return self.first_answer + (answers[..., None] - self.centres).abs().argmin(-1)
+
+    @property
+    def blocks(self) -> Blocks:
+        """The layers and what is between them, as the network has them."""
+        if not self.neurons:
+            return self.design.unrolled
+        return [part for number, layer in enumerate(self.design.unrolled)
+                for part in (layer, self.neurons.get(number, ()))]  # fmt: skip
 
     def answered(self, ids: Tensor) -> Tensor:
         """The network's own words at the last token."""
@@ -172,41 +214,47 @@ class CompiledCase:
     def read(self, stream: Tensor) -> Tensor:
         """The answer in the last stream."""
         rows = self.design.readout(_row(self.design, self.program.answer)[None])[0]
-        return stream[..., -1, :] @ (rows - rows.mean())
+        return self.network.normed(stream[..., -1, :]) @ (rows - rows.mean())
 
     @property
     def prompts(self) -> Tensor:
         """The features of every token that a prompt may hold."""
-        held = _padded(self.program.words, self.design)
-        places = _padded(self.program.positions, self.design)
-        places[:, self.design.features["one"]] = 1.0
-        return torch.cat([held, places[: len(self.program.slots)]])
+        words = _padded(self.program.words, self.design)
+        return torch.cat([words, _places(self.program, self.design)])
 
     @property
     def answer(self) -> dict[tuple[str, int], float]:
         """What the logits read."""
-        return {**self.program.answer, ("one", 0): 1.0}
+        return {**self.program.answer, **({} if self.centres is None else {("one", 0): 1.0})}
 
     def closeness(self) -> dict[str, Any]:
         """The distance from the exact program on drawn prompts: measured, and no certificate."""
         ids, exact = _drawn(self.program, _CLOSENESS, 10**6)
+        right = self.answered(ids) == self.words_of(exact)
+        found = {"kind": "measured", "prompts": len(ids),
+                 "right_words": float(right.double().mean())}  # fmt: skip
+        if self.centres is None:
+            return found
         off = (self.read(self.network.plain(self.network.start(ids))) - exact).abs()
         low, high = self.program.span
-        right = self.answered(ids) == self.words_of(exact)
-        return {
-            "kind": "measured",
-            "prompts": len(ids),
-            "median": float(off.median()),
-            "largest": float(off.max()),
-            "span": high - low,
-            "right_words": float(right.double().mean()),
-        }
+        return found | {
+            "median": float(off.median()), "largest": float(off.max()), "span": high - low,
+        }  # fmt: skip
 
 
 def _padded(features: Tensor, design: Design) -> Tensor:
     out = torch.zeros(len(features), design.features.total, dtype=torch.float64)
     out[:, : features.shape[1]] = features
     return out
+
+
+def _places(held: BenchProgram, design: Design) -> Tensor:
+    """Features of positions; where the answer is a number one of them is always 1."""
+    if held.scores is not None:
+        return _padded(held.positions, design)
+    places = _padded(held.positions, design)[: len(held.slots)]
+    places[:, design.features["one"]] = 1.0
+    return places
 
 
 def _row(design: Design, answer: Any) -> Tensor:
@@ -230,9 +278,34 @@ def compile_case(spec: CaseSpec) -> CompiledCase:
         design = decoys(design, spec.decoys, 1000 + spec.decoys)
     if spec.copies > 1:
         design = copied(design, spec.copies, spec.copies)
-    design = with_features(design, one=1)
+    design, neurons = fed_forward(design) if spec.forward else (design, {})
+    if held.scores is None:
+        design = with_features(design, one=1)
     if spec.basis is not None:
         design = turned(design, spec.basis)
+    if spec.superposed:
+        design = superposed(design, spec.seed)
+    elif spec.soft:
+        design = stock_norms(design)
+    vocabulary, centres = _vocabulary(held, design)
+    ids = architecture(held.target).with_ids
+    assert ids is not None
+    config, tensors = ids(design, vocabulary)
+    if neurons:
+        more, maps = neuron_tensors(design, neurons)
+        config, tensors = config | more, tensors | maps
+    plain = {name: t.float().contiguous() for name, t in tensors.items()}
+    config = {**config, "dtype": "float32"}
+    found = CompiledCase(spec, held, design, config, plain, centres, neurons)
+    return _annealed(found) if spec.annealed else found
+
+
+def _vocabulary(held: BenchProgram, design: Design) -> tuple[Vocabulary, Tensor | None]:
+    """The words of prompts, and after them the bins of an answer that is a number."""
+    places = _places(held, design)
+    if held.scores is not None:
+        words, scores = (_padded(rows, design) for rows in (held.words, held.scores))
+        return Vocabulary(words, places, scores), None
     low, high = held.span
     width = (high - low) / BINS
     centres = low + width * (torch.arange(BINS, dtype=torch.float64) + 0.5)
@@ -241,21 +314,16 @@ def compile_case(spec: CaseSpec) -> CompiledCase:
     scores[len(held.words) :, design.features["one"]] = -((centres / width) ** 2)[:, None]
     words = torch.zeros_like(scores)
     words[: len(held.words), : held.words.shape[1]] = held.words
-    places = _padded(held.positions, design)[: len(held.slots)]
-    places[:, design.features["one"]] = 1.0
-    ids = architecture("gpt2").with_ids
-    assert ids is not None
-    config, tensors = ids(design, Vocabulary(words, places, scores))
-    plain = {name: t.float().contiguous() for name, t in tensors.items()}
-    found = CompiledCase(spec, held, design, {**config, "dtype": "float32"}, plain, centres)
-    return _annealed(found) if spec.annealed else found
+    return Vocabulary(words, places, scores), centres
 
 
 def _annealed(case: CompiledCase) -> CompiledCase:
     ids, exact = _drawn(case.program, _ANNEALING, 10**7)
+    fixed = unused_places(case.design)
     trained = annealed(
-        case.network, ids, exact, case.read, noise=case.spec.noise, seed=case.spec.seed
-    )
+        case.network, ids, exact, case.read, noise=case.spec.noise, fixed=fixed,
+        seed=case.spec.seed,
+    )  # fmt: skip
     moved = {name: t.float() for name, t in trained.tensors().items()}
     return replace(case, tensors={**case.tensors, **moved})
 
@@ -293,44 +361,52 @@ def all_pairs(case: CompiledCase, seed: int) -> dict[str, Pairs]:
     """Every split, no pair in two of them."""
     seen: set[bytes] = set()
     return {
-        split: draw_pairs(case, count, 1000 * seed + number, seen)
-        for number, (split, count) in enumerate(SPLITS.items())
+        split: draw_pairs(
+            case, (1 if number else 4) * case.program.pairs, 1000 * seed + number, seen
+        )
+        for number, split in enumerate(SPLITS)
     }
 
 
-def exact_truth(case: CompiledCase, pairs: Pairs, *, every: bool = False) -> Truth:
+def exact_truth(case: CompiledCase, pairs: Pairs, *, others: float = 0) -> Truth:
     """The truth of a case on these pairs.
 
     Parameters
     ----------
     case, pairs
         The network, and prompts.
-    every
-        Run the edges too that are proven to carry nothing; of an annealed case all are run.
+    others
+        Of the edges that are not recorded, which carry nothing, run so many too, drawn with a fixed
+        seed; of a spread case all are run.
     """
     network = case.network
-    network.check_exact(float(case.config["layer_norm_epsilon"]), pairs.clean)
+    network.check_exact(pairs.clean)
     runs = PatchedRuns(network, pairs.clean, pairs.corrupt, pairs.words)
-    held = recorded_edges(case.design, case.prompts, case.answer)
+    held = recorded_edges(case.design, case.prompts, case.answer, case.blocks)
     edges = network.edges
     recorded = torch.tensor([e in held for e in edges])
-    carries = [_carries(runs, e) for e in edges]
-    asked = [e for e, r in zip(edges, recorded, strict=True) if r or every or case.spec.annealed]
+    carries = dict(runs.carrying())
+    rest = (~recorded).nonzero()[:, 0]
+    if others < len(rest) and not case.spec.spread:
+        order = torch.randperm(len(rest), generator=torch.Generator().manual_seed(0))
+        rest = rest[order[: int(others)]]
+    asked = [edges[i] for i in torch.cat([recorded.nonzero()[:, 0], rest]).tolist()]
     at = {e: i for i, e in enumerate(edges)}
     effect = torch.zeros(len(pairs), len(edges), dtype=torch.float64)
     radius = torch.zeros_like(effect)
     for edge, found in runs.edge_effects(asked):
         effect[:, at[edge]], radius[:, at[edge]] = found
-    carrying = torch.tensor(carries)
-    if not case.spec.annealed:
+    carrying = torch.tensor([carries[e] for e in edges])
+    if not case.spec.spread:
         carrying &= recorded
     nodes = {}
     for instead in ("zero", "mean", "resample"):
         each = runs.node_effects(instead)
         nodes[instead] = Ball(*(torch.stack([b[i] for b in each.values()], 1) for i in range(2)))
-    names = tuple(edge_name(e, network.heads) for e in edges)
-    floor = _TRAINED_FLOOR if case.spec.annealed else _FLOOR
-    return Truth(names, effect, radius, recorded, carrying, floor, nodes)
+    names = tuple(network.edge_name(e) for e in edges)
+    floor = _TRAINED_FLOOR if case.spec.spread else _FLOOR
+    leak = floor if network.norm.rooted else 0.0
+    return Truth(names, effect, radius, recorded, carrying, floor, nodes, leak, len(asked))
 
 
 def check_decided(name: str, truth: Truth) -> None:
@@ -343,8 +419,3 @@ def check_decided(name: str, truth: Truth) -> None:
             f"{len(truth.names)} edges undecided, and {proven} are proven effective; a case has no "
             "more of the first than of the second: take another variant"
         )
-
-
-def _carries(runs: PatchedRuns, edge: Edge) -> bool:
-    found = runs.carried(edge)
-    return bool((found.center > found.radius).any())

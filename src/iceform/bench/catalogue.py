@@ -24,6 +24,8 @@ _TURNED = (
     "perceptron",
 )
 _COPIED = ("spread", "two-hops", "vote", "registers")
+_FORWARD = ("thresholded-mean", "clipped-mean", "variation", "vote")
+_SUPERPOSED = ("where-largest", "nearest", "kernel", "induction", "two-means", "either")
 
 
 def _specs() -> list[CaseSpec]:
@@ -31,11 +33,21 @@ def _specs() -> list[CaseSpec]:
     for name in programs():
         held = program(name)
         quiet = _QUIET if "cancellation" in held.traits else NOISE
-        kinds = [CaseSpec(name), CaseSpec(name, soft=True),
-                 CaseSpec(name, soft=True, annealed=True, noise=quiet)]  # fmt: skip
-        kinds += [CaseSpec(name, kind) for kind in held.counterfactuals if kind != "data"]
+        few = 3 if held.softens else int(held.scores is None)  # decoys
+        kinds = [CaseSpec(name, decoys=few)]
+        if held.softens:
+            kinds += [CaseSpec(name, soft=True),
+                      CaseSpec(name, soft=True, annealed=True, noise=quiet)]  # fmt: skip
+        kinds += [CaseSpec(name, kind, decoys=few) for kind in held.counterfactuals
+                  if kind != "data"]  # fmt: skip
         kinds += [CaseSpec(name, basis=7)] if name in _TURNED else []
         kinds += [CaseSpec(name, copies=2, decoys=2)] if name in _COPIED else []
+        kinds += [CaseSpec(name, forward=True)] if name in _FORWARD else []
+        kinds += (
+            [CaseSpec(name, soft=True, annealed=True, superposed=True)]
+            if name in _SUPERPOSED
+            else []
+        )
         found += kinds[:6]  # at most, of one program
     return found
 
@@ -118,6 +130,8 @@ def _algorithm(case: Case, submission: Any) -> Scores:
         )
     if submission["program"] not in programs():
         raise ProgramError(f"no program is called {submission['program']!r}; see bench.programs()")
+    if case.compiled.centres is None:
+        raise ProgramError(f"{case.id}: the program is in the prompt, one network runs them all")
     right = submission["program"] == case.spec.program
     steps = submission["steps"] == case.compiled.program.steps
     return Scores(
@@ -131,19 +145,17 @@ def nearest_reference(case: Case) -> dict[str, Any]:
     ids = torch.cat([pairs.clean, pairs.corrupt])
     net, held = case.compiled.network, case.compiled.program
     answers = case.compiled.read(net.plain(net.start(ids)))
-    at = held.design.features
     found: dict[str, float] = {}
     for name in programs():
         other = program(name)
-        if len(other.slots) != len(held.slots):
+        if len(other.slots) != len(held.slots) or other.scores is not None:
             continue
         try:
             exact = torch.stack([
-                other.reference({block: tokens[:, at[block]] for block in at})
-                for tokens in map(held.tokens, ids)
+                other.reference(held.blocks(one)) for one in ids
             ])  # fmt: skip
         except (KeyError, IndexError, RuntimeError, ValueError):
             continue  # written for other tokens
-        found[name] = float((exact.double() - answers).abs().median())
+        found[name] = float((exact.double() - answers).abs().mean())
     best = min(found, key=lambda name: found[name])
     return {"program": best, "steps": program(best).steps}

@@ -8,7 +8,8 @@ score for all pairs. Methods of nodes give an edge the smaller of what its two e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -34,9 +35,22 @@ class PairedRuns:
         ends = [self.metric(parts.sum(0)) for parts in (self.clean, self.corrupt)]
         self.base, self.gap = ends[0], ends[0] - ends[1]
 
+    @cached_property
+    def places(self) -> Tensor:
+        """Of every edge in a mask: by layer, map, head and writer, and last those to the logits."""
+        net = self.network
+        end = net.layers * 3 * net.heads * net.writers
+        return torch.tensor([
+            e.writer + (
+                end if e.layer is None
+                else ((e.layer * 3 + e.reader) * net.heads + e.head) * net.writers
+            )
+            for e in net.edges
+        ])  # fmt: skip
+
     def metric(self, stream: Tensor) -> Tensor:
         """Of the last stream, per pair."""
-        return (stream[..., -1, :] * self.rows).sum(-1)
+        return (self.network.normed(stream[..., -1, :]) * self.rows).sum(-1)
 
     def share(self, value: Tensor) -> Tensor:
         """As a share of the gap."""
@@ -47,54 +61,51 @@ def written(network: HeadsNetwork, stream: Tensor) -> Tensor:
     """What every writer adds to the stream, (writers, pairs, tokens, width)."""
     parts = [stream]
     for layer in range(network.layers):
-        wide = stream[:, None].expand(-1, network.heads, -1, -1)
-        each = torch.einsum(
-            "bhte,hed->hbtd", network.attended(layer, (wide,) * 3), network.writes[layer]
-        )
-        parts += list(each)
-        stream = stream + each.sum(0)
+        each = network.outputs(layer, (stream[:, None],) * 3)
+        parts += list(each.transpose(0, 1))
+        stream = stream + each.sum(1)
     return torch.stack(parts)
 
 
-def masked(runs: PairedRuns, edges: Sequence[Edge], kept: Tensor) -> Tensor:
+def masked(runs: PairedRuns, kept: Tensor) -> Tensor:
     """The metric's share when only kept edges carry the clean run's values: 0 clean, -1 corrupt.
 
-    Edges that are not among ``edges`` carry nothing, and are left alone.
+    Edges that the network does not count, of dead heads, carry nothing.
     """
     net = runs.network
-    out = torch.zeros(net.layers, 3, net.heads, net.writers, dtype=torch.float64)
-    last = torch.zeros(net.writers, dtype=torch.float64)
-    for edge, keep in zip(edges, kept.tolist(), strict=True):
-        if keep:
-            continue
-        if edge.layer is None:
-            last[edge.writer] = 1.0
-        else:
-            out[edge.layer, edge.reader, edge.head, edge.writer] = 1.0
+    flat = torch.zeros(net.layers * 3 * net.heads * net.writers + net.writers, dtype=torch.float64)
+    flat[runs.places[~kept]] = 1.0
+    last = flat[-net.writers :]
+    out = flat[: -net.writers].view(net.layers, 3, net.heads, net.writers)
     parts = [runs.starts[0]]
     for layer in range(net.layers):
         now = torch.stack(parts)
         apart = runs.corrupt[: len(now)] - now
         moved = torch.einsum("xhu,ubtd->xbhtd", out[layer][..., : len(now)], apart)
-        each = net.attended(layer, list(now.sum(0)[:, None] + moved))
-        parts += list(torch.einsum("bhte,hed->hbtd", each, net.writes[layer]))
+        each = net.outputs(layer, list(now.sum(0)[:, None] + moved))
+        parts += list(each.transpose(0, 1))
     now = torch.stack(parts)
     stream = now.sum(0) + torch.einsum("u,ubtd->btd", last, runs.corrupt - now)
     return runs.share(runs.metric(stream))
 
 
 def _gradients(runs: PairedRuns, start: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """Of the metric's share, at every reader's input (3, pairs, heads, ...) and writer's output."""
+    """Of the metric's share, at every reader's input (3, pairs, heads, ...) and writer's output.
+
+    The last of the readers are the logits, (pairs, ...).
+    """
     net, stream = runs.network, start
     inputs, outputs = [], []
     for layer in range(net.layers):
         wide = stream[None, :, None].expand(3, -1, net.heads, -1, -1).clone().requires_grad_(True)
         wide.retain_grad()
-        each = torch.einsum("bhte,hed->bhtd", net.attended(layer, list(wide)), net.writes[layer])
+        each = net.outputs(layer, list(wide))
         each.retain_grad()
         inputs.append(wide)
         outputs.append(each)
         stream = stream + each.sum(1)
+    stream.retain_grad()
+    inputs.append(stream)
     (runs.metric(stream) / runs.gap).sum().backward()
     return [_grad(x) for x in inputs], [_grad(x) for x in outputs]
 
@@ -128,13 +139,17 @@ def edge_attribution(case: CompiledCase, pairs: Pairs, steps: int = 0) -> Tensor
     mean = [torch.stack(layer).mean(0) for layer in zip(*each, strict=True)]
 
     def score(edge: Edge) -> Tensor:
-        delta = runs.delta[edge.writer]
-        if edge.layer is None:
-            return runs.metric(delta) / runs.gap
-        moved: Tensor = delta * mean[edge.layer][edge.reader, :, edge.head]
+        moved: Tensor = runs.delta[edge.writer] * _at(mean, edge)
         return moved.sum((-1, -2))
 
     return _by_edge(case, score)
+
+
+def _at(readers: list[Tensor], edge: Edge) -> Tensor:
+    """The gradient at the reader of an edge."""
+    if edge.layer is None:
+        return readers[-1]
+    return readers[edge.layer][edge.reader, :, edge.head]
 
 
 def integrated_edge_attribution(case: CompiledCase, pairs: Pairs) -> Tensor:
@@ -149,11 +164,7 @@ def gradient_norm(case: CompiledCase, pairs: Pairs) -> Tensor:
 
     def score(edge: Edge) -> Tensor:
         size: Tensor = runs.delta[edge.writer].norm(dim=(-1, -2))
-        steep: Tensor = (
-            (runs.rows / runs.gap[:, None]).norm(dim=-1)
-            if edge.layer is None
-            else readers[edge.layer][edge.reader, :, edge.head].norm(dim=(-1, -2))
-        )
+        steep: Tensor = _at(readers, edge).norm(dim=(-1, -2))
         return size * steep
 
     return _by_edge(case, score)
@@ -194,13 +205,10 @@ def composition(case: CompiledCase, pairs: Pairs) -> Tensor:
     """No prompts at all: the size of the product of the writer's and the reader's matrices."""
     del pairs
     net = case.network
-    flat = net.writes.flatten(0, 1)
 
     def score(edge: Edge) -> Tensor:
-        rows = (
-            net.unembedding if edge.layer is None else net.reads[edge.layer, edge.reader, edge.head]
-        )
-        source = net.embedding if edge.writer == 0 else flat[edge.writer - 1]
+        rows = net.unembedding if edge.layer is None else net.rows(edge)
+        source = net.columns(edge.writer)
         both = (source.norm() * rows.norm()).clamp_min(torch.finfo(torch.float64).tiny)
         size: Tensor = (source @ rows.T).norm() / both
         return size
@@ -210,16 +218,16 @@ def composition(case: CompiledCase, pairs: Pairs) -> Tensor:
 
 def automatic_discovery(case: CompiledCase, pairs: Pairs) -> Tensor:
     """ACDC at several thresholds: an edge's score is the largest at which it was kept."""
-    runs, edges = PairedRuns(case.network, pairs), case.network.edges
-    scores = torch.zeros(len(edges), dtype=torch.float64)
-    kept = torch.ones(len(edges), dtype=torch.bool)
+    runs, count = PairedRuns(case.network, pairs), len(case.network.edges)
+    scores = torch.zeros(count, dtype=torch.float64)
+    kept = torch.ones(count, dtype=torch.bool)
     for threshold in sorted(_THRESHOLDS):
-        now = float(masked(runs, edges, kept).abs().mean())
-        for i in reversed(range(len(edges))):
+        now = float(masked(runs, kept).abs().mean())
+        for i in reversed(range(count)):
             if not kept[i]:
                 continue
             kept[i] = False
-            tried = float(masked(runs, edges, kept).abs().mean())
+            tried = float(masked(runs, kept).abs().mean())
             if tried - now < threshold:
                 now = tried
             else:

@@ -1,14 +1,15 @@
 """The programs of the benchmark: what each computes, its heads, its words and what may change.
 
 Every word of a vocabulary stands for a token's features, so that prompts of real numbers are token
-ids: one word is one sample. Numbers are multiples of 1/64, exact in every dtype.
+ids: one word is one sample. Numbers are multiples of 1/64, exact in every dtype. Of the text GPT-2
+a word is a word.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -16,17 +17,25 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.bench.sketch import HARD, SOFT, Sharpness, Sketch, places
+from iceform.computer import Algorithm, library
+from iceform.computer.compile import compile as compile_program
 from iceform.errors import ProgramError
 from iceform.heads import Design, Head, Row
 from iceform.heads.head import Place
+from iceform.targets.bounded_descent import BoundedDescent
+from iceform.targets.causal_descent import CausalDescent
+from iceform.targets.general_descent import GeneralDescent
+from iceform.targets.layered_program import LayeredProgram
 from iceform.targets.linear_descent import LinearDescent
 from iceform.targets.linear_head_pairs import LinearHeadPairs
+from iceform.targets.stochastic_descent import StochasticDescent
+from iceform.targets.text import TextComputer
 
 _POOL = 18  # samples in a vocabulary
 _DATA = 5  # samples in a prompt
 _KEYS = torch.tensor([[a, b, c] for a in (-1.0, 1.0) for b in (-1.0, 1.0) for c in (-1.0, 1.0)])
 
-Tokens = Mapping[str, Tensor]  # by block, (tokens, size)
+Tokens = Mapping[str, Tensor]  # by block, (tokens, size), and "ids"
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +51,7 @@ class BenchProgram:
     words, positions
         Features of words and of positions.
     slots
-        For every token the words that may stand there, as (first, one past the last).
+        For every token the words that may stand there.
     answer
         The combination of the last token's features that is the answer.
     span
@@ -53,6 +62,17 @@ class BenchProgram:
         For every kind the tokens that are drawn again; of "order" those that are shuffled.
     steps
         How often its main step is taken.
+    target
+        The stock model that it is a case of.
+    scores
+        What the logits of words are, (words, features), of a text: its answer is the next word.
+        Where they are None the answer is a number, and the case makes bins for it.
+    follows
+        What becomes of words that were drawn: words that follow from others are put in.
+    softens
+        Whether there is a form of it with weights as trained networks have.
+    pairs
+        Of a split that is scored; of "train" four times as many.
     """
 
     name: str
@@ -61,12 +81,17 @@ class BenchProgram:
     design: Design
     words: Float[Tensor, "v f"]
     positions: Float[Tensor, "p f"]
-    slots: tuple[tuple[int, int], ...]
+    slots: tuple[Sequence[int], ...]
     answer: Mapping[Place, float]
     span: tuple[float, float]
     reference: Callable[[Tokens], Tensor] = field(repr=False)
     counterfactuals: Mapping[str, tuple[int, ...]]
     steps: int = 1
+    target: str = "gpt2"
+    scores: Float[Tensor, "v f"] | None = None
+    follows: Callable[[Tensor], Tensor] = field(default=torch.clone, repr=False)
+    softens: bool = True
+    pairs: int = 8
 
     def draw(self, generator: torch.Generator) -> Tensor:
         """Token ids; no sample stands twice in a prompt."""
@@ -82,26 +107,29 @@ class BenchProgram:
         out = ids.clone()
         if kind == "order":
             out[list(where)] = ids[list(where)][torch.randperm(len(where), generator=generator)]
-            return out
+            return self.follows(out)
         return self._drawn(out, where, generator)
 
     def _drawn(self, ids: Tensor, where: Sequence[int], generator: torch.Generator) -> Tensor:
         taken = {int(i) for t, i in enumerate(ids) if t not in where}
         for t in where:
-            first, last = self.slots[t]
-            free = [i for i in range(first, last) if i not in taken] or [first]
+            free = [i for i in self.slots[t] if i not in taken] or [self.slots[t][0]]
             ids[t] = free[int(torch.randint(len(free), (), generator=generator))]
             taken.add(int(ids[t]))
-        return ids
+        return self.follows(ids)
 
     def tokens(self, ids: Tensor) -> Float[Tensor, "t f"]:
         """The features of a prompt."""
         return self.words[ids] + self.positions[: ids.shape[-1]]
 
     def exact(self, ids: Tensor) -> Float[Tensor, ""]:
-        """The reference's answer to a prompt."""
+        """The reference's answer to a prompt: a number, or of a text the next word."""
+        return self.reference(self.blocks(ids)).double()
+
+    def blocks(self, ids: Tensor) -> Tokens:
+        """What a reference is given."""
         held, at = self.tokens(ids), self.design.features
-        return self.reference({name: held[:, at[name]] for name in at}).double()
+        return {"ids": ids, **{name: held[:, at[name]] for name in at}}
 
 
 def _drawn_pool(seed: int, *shape: int) -> Tensor:
@@ -121,14 +149,14 @@ def _program(
     span: tuple[float, float] = (-1.0, 1.0), order: Sequence[int] = (), **changed: Sequence[int],
 ) -> BenchProgram:  # fmt: skip
     """A program whose token t, after the null one, is one of the words of ``groups[t]``."""
-    words, slots, ranges = [s.word("null")[None]], [(0, 1)], {}
+    words, slots, ranges = [s.word("null")[None]], [range(1)], {}
     for group in groups:
         if id(group) not in ranges:
             first = sum(map(len, words))
-            ranges[id(group)] = (first, first + len(group))
+            ranges[id(group)] = range(first, first + len(group))
             words.append(group)
         slots.append(ranges[id(group)])
-    data = [t for t, (first, last) in enumerate(slots) if last - first > 1 and t < len(groups)]
+    data = [t for t, slot in enumerate(slots) if len(slot) > 1 and t < len(groups)]
     kinds = {"data": tuple(data), **{k: tuple(v) for k, v in changed.items()}}
     if order:
         kinds["order"] = tuple(order)
@@ -546,7 +574,7 @@ def _descent(
     changed = {"data": tuple(range(1, _DATA + 1))}
     if len(given) > 1:
         changed["parameter"] = (_DATA + 1,)
-    slots = ((0, 1), *[(1, 1 + _POOL)] * _DATA, (1 + _POOL, len(words)))
+    slots = (range(1), *[range(1, 1 + _POOL)] * _DATA, range(1 + _POOL, len(words)))
     design = _softer(spec.design, k) if k is SOFT else spec.design
     return BenchProgram(
         name, title, tuple(traits.split()), design, words,
@@ -566,6 +594,155 @@ def _softer(design: Design, k: Sharpness) -> Design:
         return replace(head, logit=tuple((capped(q), capped(key)) for q, key in head.logit))
 
     return replace(design, layers=tuple(tuple(map(softened, one)) for one in design.layers))
+
+
+def _bounded(
+    spec: BoundedDescent, name: str, title: str, traits: str, span: float, apart: str = "",
+) -> BenchProgram:  # fmt: skip
+    """A descent for any bounded f: its tables are tokens. ``apart`` tells a sample's turn."""
+    x, n = _drawn_pool(40, _POOL, 2), getattr(spec, "samples", _DATA - 1)
+    y = ((x @ _pair(0.6, -0.4)) * 64).round() / 64 + _drawn_pool(41, _POOL) / 8
+    rows, at = spec.tokens(x[:n], y[:n]), spec.design.features
+    each = [spec.tokens(x[i : i + 1].expand(n, 2), y[i : i + 1].expand(n)) for i in range(_POOL)]
+    kinds = ["plus", "minus"] if "plus" in at else ["data"]
+    where = {kind: (rows[:, at[kind]][:, 0] > 0).nonzero()[:, 0].tolist() for kind in kinds}
+    samples = {k: torch.stack([tokens[ts[0]] for tokens in each]) for k, ts in where.items()}
+    places = torch.zeros_like(rows)
+    if apart:  # whose turn it is goes with the position
+        places[:, at[apart]] = rows[:, at[apart]]
+        rows[:, at[apart]] = 0.0
+        samples = {kind: _without(pool, at[apart]) for kind, pool in samples.items()}
+    fixed = [t for t in range(len(rows)) if not any(t in ts for ts in where.values())]
+    words = torch.cat([rows[fixed], *samples.values()])
+    slots: list[Sequence[int]] = [range(0)] * len(rows)
+    for number, t in enumerate(fixed):
+        slots[t] = range(number, number + 1)
+    for number, kind in enumerate(kinds):
+        first = len(fixed) + number * _POOL
+        for t in where[kind]:
+            slots[t] = range(first, first + _POOL)
+
+    def follows(ids: Tensor) -> Tensor:
+        if len(kinds) == 2:  # a sample has two tokens
+            ids = ids.clone()
+            ids[where["minus"]] = ids[where["plus"]] + _POOL
+        return ids
+
+    def exact(t: Tokens) -> Tensor:
+        chosen = t[kinds[0]][:, 0] > 0
+        return spec.reference(t["x"][chosen], t["y"][chosen, 0]) @ _pair(1, 0.5)
+
+    unit = 1.0 if "w" in at else float(rows[-1, at["slope"]])
+    held = "w" if "w" in at else "l"
+    return BenchProgram(
+        name, title, tuple(traits.split()), spec.design, words, places, tuple(slots),
+        {(held, 0): 1 / unit, (held, 1): 0.5 / unit}, (-span, span), exact,
+        {kind: tuple(where[kinds[0]]) for kind in ("data", "order") if kind in f"data {traits}"},
+        spec.steps, spec.architectures[0], follows=follows, softens=False,
+    )  # fmt: skip
+
+
+def _without(rows: Tensor, places: slice) -> Tensor:
+    out = rows.clone()
+    out[:, places] = 0.0
+    return out
+
+
+def _of_library(
+    algorithm: Algorithm, title: str, traits: str, span: tuple[float, float],
+    answer: Sequence[float], **settings: Any,
+) -> BenchProgram:  # fmt: skip
+    """A program of the library as a BERT: its instructions are layers, its tables are tokens."""
+    n = _DATA - 1
+    held = compile_program(algorithm, dim=1, samples=n, eps=0.1)
+    spec = LayeredProgram.of(held, settings, "float32")
+    # Its norms are the identity in float32's eyes, and radii are of float64.
+    design = replace(spec.design, norm=spec.norm * 2.0**30)
+    at, (output,) = spec.design.features, held.assembly.outputs
+    x, y = _drawn_pool(50, _POOL, 1), _distinct(51, _POOL)
+    each = [spec.tokens(held, x[i : i + 1].expand(n, 1), y[i : i + 1].expand(n), settings)
+            for i in range(_POOL)]  # fmt: skip
+    rows = each[0].double()
+    places = torch.zeros_like(rows)
+    places[1 : 2 + n, at["lane"]] = rows[1 : 2 + n, at["lane"]]
+    samples = torch.stack([tokens[2].double() for tokens in each])
+    last = [0, *range(2, len(rows)), 1]  # the lane that answers comes last
+    fixed = [0, *range(2 + n, len(rows)), 1]
+    words = _without(torch.cat([rows[fixed], samples]), at["lane"])
+    slots: list[Sequence[int]] = [range(i, i + 1) for i in range(len(fixed))]
+    slots[1:1] = [range(len(fixed), len(words))] * n
+
+    def exact(t: Tokens) -> Tensor:
+        chosen = t["ids"][1 : 1 + n] - len(fixed)
+        found = held.reference(x[chosen], y[chosen], **settings)
+        return torch.as_tensor(found).double().reshape(-1) @ torch.tensor(answer).double()
+
+    return BenchProgram(
+        f"bert-{held.name.replace('_', '-')}", title, tuple(traits.split()), design, words,
+        places[last], tuple(slots), {(f"[{output.variable}]", j): c for j, c in enumerate(answer)},
+        span, exact, {"data": tuple(range(1, 1 + n))}, target="bert", softens=False, pairs=4,
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------
+# texts: one network runs them all
+# ---------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1)
+def _computer() -> TextComputer:
+    return TextComputer(
+        labels=3, scalars=3, arrays=0, indices=0, cells=1, bits=3, fraction=2, top=2, positions=64
+    )
+
+
+def _text(
+    name: str, title: str, traits: str, text: str, run: int, **changed: Mapping[int, Sequence[str]],
+) -> BenchProgram:  # fmt: skip
+    """A text and as many words of its run; what may stand at which of its words.
+
+    Numbers of the data are drawn, and with them the words of the run.
+    """
+    computer = _computer()
+    words = [word.text for word in computer.sizes.words]
+    numbers = [i for i, word in enumerate(computer.sizes.words) if word.kind == "number"]
+    base = computer.tokenizer(text).input_ids
+    data = tuple(t for t, i in enumerate(base) if i in numbers)
+    slots: list[Sequence[int]] = [[i] for i in base]
+    for t in data:
+        slots[t] = numbers
+    for where in changed.values():
+        for t, others in where.items():
+            slots[t] = [words.index(other) for other in others]
+
+    def answers(ids: Tensor) -> list[int]:
+        said = [words[i] for i in ids[1 : len(base) - 1].tolist()]
+        for t in data:  # the word before a number begins a line, and so do labels
+            said[t - 2] = "\n" + said[t - 2]
+        text = " ".join("\n" + w if computer.sizes.words[i].kind == "label" else w
+                        for i, w in zip(ids[1:].tolist(), said, strict=False))  # fmt: skip
+        return [words.index(word) for word in computer.check(text).words]
+
+    def follows(ids: Tensor) -> Tensor:
+        out = ids.clone()
+        if run:
+            out[len(base) :] = torch.tensor(answers(ids)[:run])
+        return out
+
+    return BenchProgram(
+        name, title, tuple(traits.split()), computer.design, computer.features.word_features(),
+        computer.features.positions(), (*slots, *[[0]] * run), _read_by(computer), (0.0, 0.0),
+        lambda t: torch.tensor(answers(t["ids"])[run]),
+        {"data": data, **{kind: tuple(where) for kind, where in changed.items()}},
+        scores=computer.layers.scores, follows=follows, softens=False, pairs=4,
+    )  # fmt: skip
+
+
+def _read_by(computer: TextComputer) -> dict[Place, float]:
+    """The features that logits read."""
+    used = (computer.layers.scores != 0).any(0)
+    names = [(name, j) for name, size in computer.features.all.sizes for j in range(size)]
+    return {place: 1.0 for place, one in zip(names, used.tolist(), strict=True) if one}
 
 
 _MADE: dict[str, Callable[[Sharpness], BenchProgram]] = {
@@ -598,9 +775,58 @@ _MADE: dict[str, Callable[[Sharpness], BenchProgram]] = {
         k, "heavy-ball", "two steps of descent with momentum", "cancellation smooth", 2, (),
         {"momentum": 0.5}, {"momentum": 0.125},
     ),
+    "two-rates": lambda k: _descent(
+        k, "two-rates", "two steps of descent of different sizes", "cancellation smooth", 2,
+        (1.0, 0.5),
+    ),
+    "stochastic": lambda k: _bounded(
+        StochasticDescent(2, 2, pairs=2, positions=64, dtype="float32", f="tanh(z)", reach=2.0),
+        "stochastic", "two steps on one sample each, of a loss with the slope tanh",
+        "cancellation order smooth", 0.5, "absent",
+    ),
+    "logistic": lambda k: _bounded(
+        CausalDescent(2, 1, pairs=2, positions=64, dtype="float32", samples=2,
+                      f="sigmoid(z)-0.5", reach=2.0),
+        "logistic", "one step on all samples of the logistic loss, one after the other",
+        "cancellation smooth", 0.25, "absent",
+    ),
+    "bert-descent": lambda k: _bounded(
+        GeneralDescent(2, 2, positions=64, dtype="float32", f="tanh(z)", reach=2.0),
+        "bert-descent", "two steps of descent on a loss with the slope tanh, in an encoder",
+        "cancellation smooth", 0.5,
+    ),
+    "bert-ridge": lambda k: _of_library(
+        library.ridge, "one step of the library's ridge regression", "smooth", (-0.5, 0.5), [1.0],
+        steps=1,
+    ),
+    "bert-nesterov": lambda k: _of_library(
+        library.nesterov, "one step of the library's accelerated descent", "smooth", (-0.5, 0.5),
+        [1.0], steps=1,
+    ),
+    "bert-histogram": lambda k: _of_library(
+        library.histogram, "how many numbers fall into bins, weighed", "threshold", (0.0, 10.0),
+        [0.0, 0.5, 1.0, 2.5],
+    ),
+    "text-sum": lambda k: _text(
+        "text-sum", "a line of a text: the sum of two names", "text selection",
+        "1: c = a + b goto end\na = 1\nb = 0.5", 1,
+        operator={4: "+-*"}, operand={3: "ab", 5: "ab"},
+    ),
+    "text-branch": lambda k: _text(
+        "text-branch", "the line that a text goes to, by a number's sign", "text threshold flag",
+        "1: c = a + b if > 0 goto 3\n2: c = a - b goto end\n3: c = b - a goto end\n"
+        "a = 1\nb = 0.5", 2, flag={6: ["if > 0 goto 3", "if < 0 goto 3"]},
+        label={6: ["if > 0 goto 3", "if > 0 goto end"]},
+    ),
+    "text-two-lines": lambda k: _text(
+        "text-two-lines", "the second line of a text, on what the first has written",
+        "text selection", "1: c = a + b\n2: c = c * b goto end\na = 1\nb = 0.5", 4,
+        operator={4: "+-"}, line={10: "+-*"},
+    ),
 }  # fmt: skip
 
 
+@cache
 def program(name: str, *, soft: bool = False) -> BenchProgram:
     """A program of the benchmark by its name; ``soft``: with weights as trained networks have."""
     if name not in _MADE:

@@ -7,7 +7,7 @@ recorded carries nothing, whatever the prompt is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +19,7 @@ from iceform.heads import Design, Head
 from iceform.heads.head import Place, coefficients
 
 MAPS = ("q", "k", "v")
+Blocks = Sequence[Sequence[Head]]  # as a network has them
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,9 @@ def read(head: Head, kind: str) -> frozenset[Place]:
 
 
 def recorded_edges(
-    design: Design, prompts: Float[Tensor, "n f"], answer: Mapping[Place, float]
-) -> set[Edge]:
+    design: Design, prompts: Float[Tensor, "n f"], answer: Mapping[Place, float],
+    blocks: Blocks | None = None,
+) -> set[Edge]:  # fmt: skip
     """Every edge that could carry something.
 
     Parameters
@@ -74,12 +76,14 @@ def recorded_edges(
         Features of all tokens that prompts may hold: where one is not 0, the embedding writes it.
     answer
         What the logits read.
+    blocks
+        The design's layers, and feed-forward maps between them; left out, there are none.
     """
     names = [(name, j) for name, size in design.features.sizes for j in range(size)]
     given = frozenset(p for p, held in zip(names, (prompts != 0).any(0), strict=True) if held)
     writes = {0: given}
     found = set()
-    for layer, heads in enumerate(design.unrolled):
+    for layer, heads in enumerate(blocks or design.unrolled):
         for number, head in enumerate(heads):
             for index, kind in enumerate(MAPS):
                 reads = read(head, kind)
@@ -92,11 +96,12 @@ def recorded_edges(
 
 
 def variables(
-    design: Design, prompts: Float[Tensor, "n f"], answer: Mapping[Place, float]
-) -> dict[str, CausalVariable]:
+    design: Design, prompts: Float[Tensor, "n f"], answer: Mapping[Place, float],
+    blocks: Blocks | None = None,
+) -> dict[str, CausalVariable]:  # fmt: skip
     """Every block of features that something writes and something reads."""
     found = {}
-    layers = list(enumerate(design.unrolled))
+    layers = list(enumerate(blocks or design.unrolled))
     for name, size in design.features.sizes:
         where = [(name, j) for j in range(size)]
         first = [-1] if bool((prompts[:, design.features[name]] != 0).any()) else []
@@ -108,14 +113,3 @@ def variables(
             subspace = torch.linalg.qr(basis[design.features[name]].T)[0]
             found[name] = CausalVariable(name, size, tuple(wrote), tuple(reads), subspace)
     return found
-
-
-def edge_name(edge: Edge, heads: int) -> str:
-    """As MIB writes it: ``input->a0.h1<q>``, ``a0.h1->logits``."""
-    writer = "input"
-    if edge.writer:
-        layer, head = divmod(edge.writer - 1, heads)
-        writer = f"a{layer}.h{head}"
-    if edge.layer is None:
-        return f"{writer}->logits"
-    return f"{writer}->a{edge.layer}.h{edge.head}<{MAPS[edge.reader]}>"

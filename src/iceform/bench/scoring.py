@@ -169,7 +169,7 @@ def circuit_scores(
     size = scores.abs() if scores.ndim == 1 else scores.abs().mean(0)
     sure = ~truth.doubtful
     kinds = [("effective", truth.effective, sure)]
-    if not case.spec.annealed:  # there every edge carries something
+    if not case.spec.spread:  # there every edge carries something
         kinds.append(("carrying", truth.carrying, torch.ones_like(sure)))
     out = {}
     for kind, labels, among in kinds:
@@ -180,13 +180,13 @@ def circuit_scores(
 
 def faithfulness_areas(case: CompiledCase, pairs: Pairs, size: Tensor) -> dict[str, float]:
     """CPR and CMD: the area under faithfulness by circuit size, and that of its distance from 1."""
-    runs, edges = PairedRuns(case.network, pairs), case.network.edges
+    runs, count = PairedRuns(case.network, pairs), len(size)
     order = size.argsort(descending=True, stable=True)
     faith = []
     for fraction in FRACTIONS:
-        kept = torch.zeros(len(edges), dtype=torch.bool)
-        kept[order[: int(fraction * len(edges))]] = True
-        found = 1 + float(masked(runs, edges, kept).mean())
+        kept = torch.zeros(count, dtype=torch.bool)
+        kept[order[: int(fraction * count)]] = True
+        found = 1 + float(masked(runs, kept).mean())
         faith.append(min(max(found, 1 - _MOST), 1 + _MOST))
     areas = {"CPR": 0.0, "CMD": 0.0}
     for i in range(len(FRACTIONS) - 1):

@@ -182,3 +182,8 @@ class Sketch:
 def places(weights: Mapping[str, Sequence[float]]) -> dict[Place, float]:
     """A combination of features, by block."""
     return {(name, j): c for name, each in weights.items() for j, c in enumerate(each)}
+
+
+def is_plain_gate(head: Head) -> bool:
+    """Whether a head is a gate of :meth:`Sketch.gate` whose score is one row."""
+    return head.role.startswith("gate") and len(head.logit) == BITS + 3

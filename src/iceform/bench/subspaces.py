@@ -2,7 +2,7 @@
 
 At a site, a variable's token in the stream before a layer, a submission is a subspace. It is
 judged by interchange: the source prompt's coordinates inside it replace the base prompt's, and the
-answer should be what it is when the variable's own features are replaced. Overlap says how much of
+metric should be what it is when the variable's own features are replaced. Overlap says how much of
 the subspace is the variable's, or an alias's: another variable with the same numbers there.
 """
 
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from iceform.bench.case import Case
 from iceform.bench.methods import written
+from iceform.bench.network import metric_rows
 from iceform.bench.scoring import Scores
 from iceform.errors import ProgramError, ShapeError
 
@@ -43,6 +44,7 @@ class Interchange:
     def __init__(self, case: Case, site: Site, split: str) -> None:
         self.case, self.site, self.net = case, site, case.compiled.network
         pairs = case.pairs(split)
+        self.rows = metric_rows(self.net, pairs.words)
         self.base, self.source = (self._stream(ids) for ids in (pairs.clean, pairs.corrupt))
         self.meant = self.swapped(site.subspace)
         self.plain = self._answer(self.base)
@@ -52,7 +54,8 @@ class Interchange:
         return parts[: 1 + self.site.layer * self.net.heads].sum(0)
 
     def _answer(self, stream: Tensor) -> Tensor:
-        return self.case.compiled.read(self.net.plain(stream, self.site.layer))
+        last = self.net.normed(self.net.plain(stream, self.site.layer)[..., -1, :])
+        return (last * self.rows).sum(-1)
 
     @property
     def states(self) -> Tensor:

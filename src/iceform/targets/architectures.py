@@ -226,6 +226,25 @@ def _bert_tensors(design: Design, positions: int) -> Tensors:
     return out | _linear("pooler.dense", design.hidden, design.hidden)
 
 
+def _bert_with_ids(design: Design, words: Vocabulary) -> tuple[dict[str, Any], Tensors]:
+    """BertForTokenClassification: every token's labels are the words."""
+    positions = len(words.positions)
+    config = {
+        **_bert_config(design, positions),
+        "architectures": ["BertForTokenClassification"],
+        "vocab_size": len(words),
+        "id2label": {str(i): str(i) for i in range(len(words))},
+        "label2id": {str(i): i for i in range(len(words))},
+        "classifier_dropout": 0.0,
+    }
+    held = _bert_tensors(design, positions)
+    tensors = {f"bert.{n}": t for n, t in held.items() if not n.startswith("pooler")}
+    tensors["bert.embeddings.word_embeddings.weight"] = design.embedded(words.tokens)
+    tensors["bert.embeddings.position_embeddings.weight"] = design.moved(words.positions)
+    out = {"classifier.weight": design.readout(words.scores), "classifier.bias": _zeros(len(words))}
+    return config, {**tensors, **out}
+
+
 def _albert_tensors(design: Design, positions: int) -> Tensors:
     h, at = design.hidden, "encoder.albert_layer_groups.0.albert_layers."
     names = (
@@ -313,7 +332,7 @@ _ONE_WORD: dict[str, dict[str, Any]] = {
 _BOTH = (torch.float64, torch.float32)
 _KNOWN = (
     Architecture("albert", False, 2, _BOTH, _albert_config, _albert_tensors, tied=True),
-    Architecture("bert", False, 2, _BOTH, _bert_config, _bert_tensors),
+    Architecture("bert", False, 2, _BOTH, _bert_config, _bert_tensors, _bert_with_ids),
     Architecture("gpt2", True, 0, _BOTH, _gpt2_config, _gpt2_tensors, _gpt2_with_ids),
     Architecture(
         "llama",
