@@ -6,7 +6,6 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-
 from iceform.certificates.adjoint import (
     Affine,
     EntrywiseProduct,
@@ -21,6 +20,7 @@ from iceform.certificates.adjoint import (
     Sum,
     Tape,
 )
+
 from iceform.errors import ShapeError
 
 F64 = torch.float64

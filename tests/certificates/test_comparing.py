@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from iceform.certificates.adjoint import EntrywiseProduct, Power, Quotient, Tape
 
 from iceform.certificates import Attestation
-from iceform.certificates.adjoint import EntrywiseProduct, Power, Quotient, Tape
 from iceform.certificates.attester import Comparison
 from iceform.certificates.witness import ReplayedEntry, _look_up_allowance
 from iceform.heads import LookUpLayout, LookUps, SoftmaxAttention

@@ -7,7 +7,6 @@ from fractions import Fraction
 import mpmath
 import pytest
 import torch
-
 from iceform.certificates.adjoint import (
     Affine,
     EntrywiseProduct,

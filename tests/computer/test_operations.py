@@ -8,13 +8,11 @@ import pytest
 import torch
 
 from iceform.arithmetic.balls import balls_of
-from iceform.computer import operations  # noqa: F401 - enters the rows
 from iceform.computer.exact import Exact
-from iceform.computer.graph import Node, NodeOperation
 from iceform.computer.proofs import Balls, UndecidedError
-from iceform.computer.ranges import Range
 from iceform.expressions.ball_tensors import BallTensor
 from iceform.expressions.formulas import Formula
+from iceform.program import Node, NodeOperation, Range
 
 N, D = 4, 3
 ROUGH, FINE = 128, 256  # bits

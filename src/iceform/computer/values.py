@@ -20,12 +20,12 @@ from typing import Any, NoReturn, Protocol, TypeGuard
 import torch
 from torch.nn import functional as F
 
-from iceform.computer import operations  # noqa: F401 - enters the rows into the table
-from iceform.computer.graph import Node, SourceLine, refuse, source_line
+from iceform.computer.graph import refuse, source_line
 from iceform.computer.instructions import FLAG_GAP
 from iceform.errors import CompileError
 from iceform.expressions.formulas import Formula, trees
 from iceform.expressions.formulas.polynomials import line
+from iceform.program import Node, SourceLine
 
 _Z = trees.Variable()
 # What an author writes as ice.word(...).
