@@ -71,7 +71,13 @@ class Selector(Emitter):
     """What each kind of node becomes."""
 
     def _late(self, node: Node) -> Late:
-        rule: Callable[[Node], Late] = getattr(self, f"_of_{node.op}")
+        rule: Callable[[Node], Late] | None = getattr(self, f"_of_{node.op}", None)
+        if rule is None:
+            raise refuse(
+                f"{node.shown} has no instruction of its own; say what it is made of, as expand() "
+                "of its row in the table of operations",
+                node.place,
+            )
         late = rule(node)
         if isinstance(late, FunctionPair):
             self.register_of_node[node] = self.register_of(late, node)

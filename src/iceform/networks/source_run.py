@@ -148,7 +148,9 @@ class SourceRun:
         move = Moving(moved, lambda *x: moved(*x, radii=True))
         return self.tape.apply("move", *(self.at[n] for n in names), attr=move)
 
-    def _native(self, node: NetworkNode, args: Any, kwargs: Any) -> int | None:
+    def _native(  # noqa: PLR0911
+        self, node: NetworkNode, args: Any, kwargs: Any
+    ) -> int | None:
         def two() -> tuple[int, int]:
             return self._step(node.args[0], args[0]), self._step(node.args[1], args[1])
 

@@ -81,7 +81,7 @@ class NodeOperation:
     def moved(
         self, run: Any, node: Node, out: Tensor, args: Sequence[Tensor], radii: Sequence[Tensor]
     ) -> PropagatedError:
-        """First order and remainder for arguments within ``radii``; infinite, if nothing is said."""
+        """First order and remainder for arguments within ``radii``; infinite where none is said."""
         off = any(bool(radius.any()) for radius in radii)
         return PropagatedError(torch.full_like(out, math.inf if off else 0.0))
 
@@ -92,6 +92,11 @@ class NodeOperation:
     def expand(self, run: Any, node: Node, apply: Callable[..., Any], *args: Any) -> Any:
         """The operation as others: ``apply(name, *args, attr=...)`` is one; None of a primitive."""
         return None
+
+    @property
+    def composite(self) -> bool:
+        """Whether others are all that is said of it: the language writes them in its place."""
+        return type(self).value is NodeOperation.value
 
 
 @dataclass(frozen=True, eq=False)
