@@ -252,4 +252,5 @@ class SourceRun:
         if piece.causal:
             shape = self.tape.value(q).shape[-2], self.tape.value(k).shape[-2]
             masks.append(leaf(torch.full(shape, -math.inf, dtype=torch.float64).triu(1)))
-        return attention(apply, apply("mul", q, scale), k, v, *masks)
+        found: int = attention(apply, apply("mul", q, scale), k, v, *masks)
+        return found

@@ -269,7 +269,8 @@ class _AffineNode(NodeOperation):
         count = weight.shape[-1] + 3
         depth = min(count, tuning.TAPE_LEAF + count.bit_length() + 3)
         terms = torch.nn.functional.linear(args[0].abs(), weight, bias)
-        return 2 * (depth * UNIT + count * node.attr.unit) * terms
+        found: Tensor = 2 * (depth * UNIT + count * node.attr.unit) * terms
+        return found
 
     def moved(
         self, run: Any, node: Node, out: Tensor, args: Sequence[Tensor], radii: Sequence[Tensor]
@@ -317,7 +318,8 @@ class _SumNode(NodeOperation):
     def rounding(self, node: Node, out: Tensor, *args: Tensor) -> Tensor | float:
         axes, _ = node.attr or self.axes
         levels = sum((args[0].shape[axis]).bit_length() for axis in axes)
-        return 2 * (levels + 2) * UNIT * self.value(None, node, args[0].abs())
+        size: Tensor = self.value(None, node, args[0].abs())
+        return 2 * (levels + 2) * UNIT * size
 
     def moved(
         self, run: Any, node: Node, out: Tensor, args: Sequence[Tensor], radii: Sequence[Tensor]
