@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+Tensors = Sequence[Tensor]
+
 
 @dataclass(frozen=True)
 class SourceLine:
@@ -20,7 +22,7 @@ class SourceLine:
 
 
 @dataclass(frozen=True)
-class PropagatedError:
+class Moved:
     """How far an operation's arguments, off by their radii, move it: first order, and remainder.
 
     ``first`` is |J| radii, J the derivative of :meth:`NodeOperation.tangent`; ``rest`` bounds
@@ -78,12 +80,10 @@ class NodeOperation:
         """Bound of what :meth:`accurate` is off by in float64; where nothing is said, infinite."""
         return 0.0 if self.exact else math.inf
 
-    def moved(
-        self, run: Any, node: Node, out: Tensor, args: Sequence[Tensor], radii: Sequence[Tensor]
-    ) -> PropagatedError:
+    def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
         """First order and remainder for arguments within ``radii``; infinite where none is said."""
         off = any(bool(radius.any()) for radius in radii)
-        return PropagatedError(torch.full_like(out, math.inf if off else 0.0))
+        return Moved(torch.full_like(out, math.inf if off else 0.0))
 
     def tangent(self, run: Any, node: Node, *args: Tensor) -> Callable[..., Tensor]:
         """A function whose derivative at the arguments is J: pull-backs are torch's vjp of it."""

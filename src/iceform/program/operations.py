@@ -25,7 +25,7 @@ pieces' business: they have no ``bounds``, and the language has no word for them
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import Any
@@ -42,7 +42,7 @@ from iceform.expressions import ScalarFunction
 from iceform.expressions.ball_tensors import BallTensor
 from iceform.expressions.formulas.enclosing import jets
 from iceform.expressions.formulas.functions import ball_function, evaluate
-from iceform.program.node import Node, NodeOperation, PropagatedError
+from iceform.program.node import Moved, Node, NodeOperation, Tensors
 from iceform.program.range import Range
 
 _DEAD = 800.0  # logits this far below the largest weigh less than any number
@@ -77,10 +77,8 @@ class _PassedNode(NodeOperation):
     def clean(self, node: Node, args: list[bool]) -> bool:
         return all(args)
 
-    def moved(
-        self, run: Any, node: Node, out: Tensor, args: Sequence[Tensor], radii: Sequence[Tensor]
-    ) -> PropagatedError:
-        return PropagatedError(self.value(run, node, *radii))
+    def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
+        return Moved(self.value(run, node, *radii))
 
 
 class _StoredNode(_PassedNode):
@@ -142,10 +140,8 @@ class _MoveNode(_PassedNode):
     def value(self, run: Any, node: Node, *args: Any) -> Any:
         return node.attr.function(*args)
 
-    def moved(
-        self, run: Any, node: Node, out: Tensor, args: Sequence[Tensor], radii: Sequence[Tensor]
-    ) -> PropagatedError:
-        return PropagatedError((node.attr.on_radii or node.attr.function)(*radii))
+    def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
+        return Moved((node.attr.on_radii or node.attr.function)(*radii))
 
 
 # ---------------------------------------------------------------------------------------------
@@ -200,10 +196,8 @@ class _AddNode(NodeOperation):
         kept = (a == 0) | (b == 0) if factor == 1 else torch.zeros((), dtype=torch.bool)
         return torch.where(kept, 0.0, 2 * UNIT * _finite(a + b))
 
-    def moved(
-        self, run: Any, node: Node, out: Tensor, args: Sequence[Tensor], radii: Sequence[Tensor]
-    ) -> PropagatedError:
-        return PropagatedError(radii[0] + (1.0 if node.attr is None else abs(node.attr)) * radii[1])
+    def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
+        return Moved(radii[0] + (1.0 if node.attr is None else abs(node.attr)) * radii[1])
 
 
 class _MulNode(NodeOperation):
@@ -221,11 +215,9 @@ class _MulNode(NodeOperation):
     def rounding(self, node: Node, out: Tensor, *args: Tensor) -> Tensor | float:
         return UNIT * _finite(out.abs())
 
-    def moved(
-        self, run: Any, node: Node, out: Tensor, args: Sequence[Tensor], radii: Sequence[Tensor]
-    ) -> PropagatedError:
+    def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
         (a, b), (p, q) = args, radii
-        return PropagatedError(_times(a.abs(), q) + _times(b.abs(), p), p * q)
+        return Moved(_times(a.abs(), q) + _times(b.abs(), p), p * q)
 
 
 class _MatmulNode(NodeOperation):
@@ -239,11 +231,9 @@ class _MatmulNode(NodeOperation):
     def rounding(self, node: Node, out: Tensor, *args: Tensor) -> Tensor | float:
         return 2 * (args[0].shape[-1] + 2) * UNIT * (args[0].abs() @ args[1].abs())
 
-    def moved(
-        self, run: Any, node: Node, out: Tensor, args: Sequence[Tensor], radii: Sequence[Tensor]
-    ) -> PropagatedError:
+    def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
         (a, b), (p, q) = args, radii
-        return PropagatedError(a.abs() @ q + p @ b.abs(), p @ q)
+        return Moved(a.abs() @ q + p @ b.abs(), p @ q)
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,10 +262,8 @@ class _AffineNode(NodeOperation):
         found: Tensor = 2 * (depth * UNIT + count * node.attr.unit) * terms
         return found
 
-    def moved(
-        self, run: Any, node: Node, out: Tensor, args: Sequence[Tensor], radii: Sequence[Tensor]
-    ) -> PropagatedError:
-        return PropagatedError(torch.nn.functional.linear(radii[0], node.attr.weight.abs()))
+    def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
+        return Moved(torch.nn.functional.linear(radii[0], node.attr.weight.abs()))
 
 
 def _in_pairs(x: Tensor, weight: Tensor) -> Tensor:
@@ -321,10 +309,8 @@ class _SumNode(NodeOperation):
         size: Tensor = self.value(None, node, args[0].abs())
         return 2 * (levels + 2) * UNIT * size
 
-    def moved(
-        self, run: Any, node: Node, out: Tensor, args: Sequence[Tensor], radii: Sequence[Tensor]
-    ) -> PropagatedError:
-        return PropagatedError(self.value(run, node, *radii))
+    def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
+        return Moved(self.value(run, node, *radii))
 
 
 class _MeanNode(_SumNode):
@@ -392,15 +378,13 @@ class _ApplyNode(NodeOperation):
     def tangent(self, run: Any, node: Node, *args: Tensor) -> Callable[..., Tensor]:
         return partial(torch.mul, node.attr.slope)
 
-    def moved(
-        self, run: Any, node: Node, out: Tensor, args: Sequence[Tensor], radii: Sequence[Tensor]
-    ) -> PropagatedError:
+    def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
         (z,), (radius,), slope = args, radii, node.attr.slope
         ends = ((z - radius, -math.inf), (z + radius, math.inf))
         box = (torch.nextafter(end, torch.full_like(end, far)) for end, far in ends)
         _, (least, most) = _between(node.attr.call, *box)
         apart = torch.maximum(slope - least, most - slope)
-        return PropagatedError(slope.abs() * radius, _times(apart, radius))
+        return Moved(slope.abs() * radius, _times(apart, radius))
 
 
 def _between(f: Any, low: Tensor, high: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -423,13 +407,11 @@ class _MaximumNode(_PassedNode):
     def bounds(self, node: Node, *args: Any) -> Any:
         return Range(max(a.low for a in args), max(a.high for a in args))
 
-    def moved(
-        self, run: Any, node: Node, out: Tensor, args: Sequence[Tensor], radii: Sequence[Tensor]
-    ) -> PropagatedError:
+    def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
         ahead, (p, q) = self.sign * (args[0] - args[1]), radii
         first = torch.where(ahead > 0, p, torch.where(ahead < 0, q, 0.5 * (p + q)))
         rest = (p + q - ahead.abs()).clamp(min=0.0).nan_to_num(nan=math.inf)
-        return PropagatedError(first, rest)
+        return Moved(first, rest)
 
 
 class _MinimumNode(_MaximumNode):
@@ -466,11 +448,9 @@ class _StepNode(_JumpNode):
     def bounds(self, node: Node, *args: Any) -> Any:
         return Range(0.0, 1.0)
 
-    def moved(
-        self, run: Any, node: Node, out: Tensor, args: Sequence[Tensor], radii: Sequence[Tensor]
-    ) -> PropagatedError:
+    def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
         near = (args[0].abs() <= radii[0]) & (radii[0] > 0)
-        return PropagatedError(torch.zeros_like(out), near.to(out))
+        return Moved(torch.zeros_like(out), near.to(out))
 
 
 class _WholeNode(_JumpNode):
@@ -500,12 +480,10 @@ class _WholeNode(_JumpNode):
     def rounding(self, node: Node, out: Tensor, *args: Tensor) -> Tensor | float:
         return self._jumps(args[0], 2 * UNIT * args[0].abs().clamp(min=1.0)).to(out)
 
-    def moved(
-        self, run: Any, node: Node, out: Tensor, args: Sequence[Tensor], radii: Sequence[Tensor]
-    ) -> PropagatedError:
+    def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
         most = 1.0 if node.attr[0] == "zero" else 1.0 + radii[0]
         jumps = self._jumps(args[0], radii[0]) & (radii[0] > 0)
-        return PropagatedError(torch.zeros_like(out), torch.where(jumps, most, 0.0))
+        return Moved(torch.zeros_like(out), torch.where(jumps, most, 0.0))
 
     def _jumps(self, a: Tensor, radius: Tensor) -> Tensor:
         """Whether a half lies within the radius, or may."""
@@ -538,9 +516,7 @@ class _SoftmaxNode(NodeOperation):
         worst = (out * gaps).sum(-1, keepdim=True)
         return 2 * UNIT * out * (gaps + worst + x.shape[-1] + 8)
 
-    def moved(
-        self, run: Any, node: Node, out: Tensor, args: Sequence[Tensor], radii: Sequence[Tensor]
-    ) -> PropagatedError:
+    def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
         (logits,), (radius,) = args, radii
         least = (logits - radius).amax(-1, keepdim=True)
         alive = logits + radius >= least - _DEAD
@@ -549,7 +525,7 @@ class _SoftmaxNode(NodeOperation):
         mean = (out * radius).sum(-1, keepdim=True)
         square = (out * radius**2).sum(-1, keepdim=True)
         bent = torch.maximum((radius + mean * grown) ** 2, square * grown)
-        return PropagatedError(out * (radius + mean), 0.5 * grown * out * bent + SAFE_MINIMUM)
+        return Moved(out * (radius + mean), 0.5 * grown * out * bent + SAFE_MINIMUM)
 
 
 class _AttendNode(NodeOperation):
