@@ -19,7 +19,7 @@ ROOT = Path(iceform.__file__).parent
 # From the top down: a part imports only from those before it, whether at once or when called.
 LEVELS = (
     "old_names", "tuning", "errors", "validation", "codec", "extensions", "store", "pretrained",
-    "arithmetic", "expressions",
+    "arithmetic", "expressions", "program",
     "tables", "heads", "run", "certificates", "paper", "computer",
     "targets", "networks", "zoo", "export", "bench", "lab",
 )  # fmt: skip

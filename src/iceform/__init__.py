@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from iceform import networks as networks
     from iceform import paper as paper
     from iceform import plots as plots
+    from iceform import program as program
     from iceform import run as run
     from iceform import tables as tables
     from iceform import targets as targets

@@ -10,9 +10,9 @@ EPS = 1e-6  # the error that is certified where nobody asks for another
 # arithmetic/eigenvalues.py
 EIGENVALUES_BLOCK = 256  # rows of a Gram matrix that are summed at once
 
-# certificates/adjoint.py
-ADJOINT_SMALL = 0.125  # share of the second order in a bound that needs no sharper radii
-ADJOINT_LEAF = 16  # terms that are summed in any order; such sums are added in pairs
+# program/tape.py
+TAPE_SMALL = 0.125  # share of the second order in a bound that needs no sharper radii
+TAPE_LEAF = 16  # terms that are summed in any order; such sums are added in pairs
 
 # certificates/result.py
 RESULT_SHOWN = 12  # entries of an answer that fit on a screen

@@ -10,8 +10,8 @@ from iceform.computer import Computer
 from iceform.computer.compile import compile
 from iceform.computer.language import algorithm, maximum, minimum, repeat, soft_threshold, where
 from iceform.computer.piecewise_linear import piecewise_linear
-from iceform.computer.ranges import Range
 from iceform.expressions.formulas import Formula
+from iceform.program import Range
 
 CURVES = {
     "relu": torch.relu,

@@ -10,9 +10,9 @@ from iceform.computer.compile import compile
 from iceform.computer.exact import Exact, run_exactly
 from iceform.computer.graph import run
 from iceform.computer.language import algorithm, constant, mean, repeat, while_, zeros_like
-from iceform.computer.ranges import Range, enclosed, slope
 from iceform.errors import BoundError, ProgramError
 from iceform.expressions.formulas import Formula
+from iceform.program import Range, enclosed, slope
 from tests.computer.random_programs import data, program
 
 

@@ -12,16 +12,15 @@ from iceform.arithmetic.balls import balls_of
 from iceform.computer import Computer
 from iceform.computer.compile import compile
 from iceform.computer.exact import Exact
-from iceform.computer.graph import Node
 from iceform.computer.language import algorithm, apply, maximum, mean, minimum, repeat, vector
 from iceform.computer.loop_bounds import growths
 from iceform.computer.loop_slices import RangesAtParameters
 from iceform.computer.piecewise_linear import Kink
 from iceform.computer.proofs import Balls
-from iceform.computer.ranges import Range
 from iceform.computer.tables import _fit, _with_room
 from iceform.expressions.ball_tensors import BallTensor
 from iceform.expressions.formulas import Formula, trees
+from iceform.program import Node, Range
 
 UNIT = 2.0**-53
 DEFINED = {

@@ -29,6 +29,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "networks.md"
 KEPT = Path(__file__).parents[2] / "results" / "pages" / "networks-scoreboard.jsonl"
 HEADROOM = 4.0
 OWN = {torch.float64: 1e-12, torch.float32: 1e-3}  # an original's own rounding, of its output
+# Where look-ups and rounding do not bring an answer: what is proven to be nearer counts as right.
+FAR = {torch.float64: 2e-7, torch.float32: 6e-3}
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ def _converted(model: nn.Module, given: object, dtype: torch.dtype) -> ice.netwo
 def _compared(
     net: ice.networks.InContext, model: nn.Module, given: object, dtype: torch.dtype
 ) -> tuple[float, float, bool]:
-    """(error, certified, whether within), with the original itself, run here."""
+    """(error, certified, whether near), with the original itself, run here."""
     args, kwargs = ((), given) if isinstance(given, dict) else (given, {})
     args, kwargs = _cast(args, dtype), _cast(kwargs, dtype)
     with torch.no_grad():
@@ -109,7 +111,8 @@ def _compared(
     for a, b, c, bound in zip(ours, exact, own, bounds, strict=True):
         away = (a.double() - b).abs()
         room = OWN[dtype] * float(b.abs().max())
-        right &= bool((away <= bound).all()) and float((b - c).abs().max()) <= room
+        far = bool((bound > FAR[dtype] * b.abs().max().clamp(min=1.0)).any())
+        right &= not far and float((b - c).abs().max()) <= room
         off, certified = max(off, float(away.max())), max(certified, float(bound.max()))
     return off, certified, right
 

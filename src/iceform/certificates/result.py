@@ -479,8 +479,8 @@ class Result(Pretrained, kept_as="Result"):
         Whether a loop ended below its tolerance.
     history
         Lengths of the steps of a loop.
-    enclosure
-        After the fact: how far this answer is from the exact one; None where nothing computed it.
+    enclosed
+        ``enclosure``, or what computes it once it is asked for.
     form
         How ``value`` holds the answers: "one", or a "tuple", "list" or "dict" of the parts.
     predictor
@@ -503,7 +503,7 @@ class Result(Pretrained, kept_as="Result"):
     errors: Mapping[str, Any] = field(default_factory=dict)
     converged: bool = True
     history: tuple[float, ...] = ()
-    enclosure: Enclosure | None = None
+    enclosed: Enclosure | Callable[[], Enclosure] | None = None
     form: str = "one"
     predictor: Any = field(default=None, repr=False)
     ablated: Callable[[], Tensor] | None = field(default=None, repr=False)
@@ -520,6 +520,16 @@ class Result(Pretrained, kept_as="Result"):
             return in_form(self.form, self.parts)
         return self.answer if isinstance(self.answer, Tensor) else self.answer()
 
+    @cached_property
+    def enclosure(self) -> Enclosure | None:
+        """After the fact: how far this answer is from the exact one; None where nothing tells."""
+        return self.enclosed() if callable(self.enclosed) else self.enclosed
+
+    @property
+    def _seen(self) -> Enclosure | None:
+        """The enclosure, where it need not be computed first."""
+        return None if callable(self.enclosed) and "enclosure" not in vars(self) else self.enclosure
+
     @property
     def _tensor(self) -> Tensor:
         """The answer, or the first of several."""
@@ -529,7 +539,7 @@ class Result(Pretrained, kept_as="Result"):
     def __repr__(self) -> str:
         """The answer with its proof and its weights in a line each; ``explain()`` has the rest."""
         parts = [self._shown(), self._unsettled(), self.certificate.statement]
-        parts.append("" if self.enclosure is None else self.enclosure.statement)
+        parts.append("" if self._seen is None else self._seen.statement)
         parts.append(str(self.attestation).partition("\n")[0])
         return "Result(\n  " + ",\n  ".join(part for part in parts if part) + "\n)"
 
@@ -603,7 +613,7 @@ class Result(Pretrained, kept_as="Result"):
         """Whether its loop settled, the proof, the attestation and the ledger, as text."""
         parts = [
             self._unsettled(), self.certificate.explain(),
-            "" if self.enclosure is None else self.enclosure.explain(),
+            "" if self._seen is None else self._seen.explain(),
             self.attestation.explain(), self.ledger.explain(),
         ]  # fmt: skip
         return "\n\n".join(part for part in parts if part)
@@ -628,9 +638,10 @@ class Result(Pretrained, kept_as="Result"):
     def save(self, path: str | Path, *data: Tensor) -> Path:
         """Write it into a folder: answer, certificate, attestation, ledger.
 
-        Large data are not kept with a run; ``save(path, X, y)`` says which they were.
+        Large data are not kept with a run; ``save(path, X, y)`` says which they were. An enclosure
+        that nobody asked for is not computed for a file.
         """
-        return write(replace(self, _data=self.data_digest(*data)), path)
+        return write(replace(self, enclosed=self._seen, _data=self.data_digest(*data)), path)
 
     def card(self) -> tuple[str, dict[str, str]]:
         known = {"What is known of it": self.explain()}
@@ -650,7 +661,7 @@ class Result(Pretrained, kept_as="Result"):
             **self.to_dict(),
             "history": list(self.history),
             "certificate": self.certificate.to_dict(),
-            "enclosure": None if self.enclosure is None else self.enclosure.to_dict(),
+            "enclosure": None if self._seen is None else self._seen.to_dict(),
             "plain": {k: v for k, v in parts.items() if k not in tensors},
             "data": self.data_digest(),
             "program": made,

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from iceform.computer.fuse import SelectedCode
-from iceform.computer.graph import Graph, SourceLine, refuse
+from iceform.computer.graph import Graph, refuse
 from iceform.computer.instructions import (
     FLAG,
     Assembly,
@@ -38,6 +38,7 @@ from iceform.computer.virtual import (
     VirtualInstruction,
     VirtualLoop,
 )
+from iceform.program import SourceLine
 
 
 @dataclass(eq=False)

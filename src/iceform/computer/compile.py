@@ -26,21 +26,14 @@ from iceform.computer.diagnose import Diagnosis, diagnose
 from iceform.computer.exact import as_column, run_exactly
 from iceform.computer.explain import explain
 from iceform.computer.fuse import SelectedCode, fuse
-from iceform.computer.graph import MOST_TURNS, Graph, Node, Parameter, SourceLine
+from iceform.computer.graph import MOST_TURNS, Graph, Parameter
 from iceform.computer.instructions import Assembly
 from iceform.computer.interpret import Interpreted, interpret
 from iceform.computer.language import Algorithm
 from iceform.computer.loop_bounds import growths
 from iceform.computer.loop_slices import RangesAtParameters
 from iceform.computer.proofs import ExactDistance, enclose
-from iceform.computer.ranges import (
-    SAMPLED,
-    ProgramDomain,
-    Range,
-    Ranges,
-    find_ranges,
-    seen_in_run,
-)
+from iceform.computer.ranges import SAMPLED, ProgramDomain, Ranges, find_ranges, seen_in_run
 from iceform.computer.tables import ProgramTables, narrower
 from iceform.computer.values import is_number
 from iceform.computer.virtual import VirtualCode, VirtualInstruction, VirtualLoop
@@ -53,6 +46,7 @@ from iceform.errors import (
     ShapeError,
     TargetError,
 )
+from iceform.program import Node, Range, SourceLine
 from iceform.validation import check_capacity, check_positive, check_size, full_precision
 
 _SHARE = 2.0**-6  # of eps that one look-up may be off by

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from iceform.computer.exact import run_exactly
-from iceform.computer.graph import Node
 from iceform.computer.interpret import interpret
-from iceform.computer.ranges import Range
 from iceform.errors import IceformError
 from iceform.expressions.formulas import trees
 from iceform.expressions.formulas.functions import exact_value
+from iceform.program import Node, Range
 
 if TYPE_CHECKING:
     from iceform.computer.compile import Program

@@ -6,10 +6,10 @@ from dataclasses import replace
 from fractions import Fraction
 
 from iceform.arithmetic.intervals import above
-from iceform.computer.graph import Block, Graph, Loop, Node, NodeOperation, SourceLine, refuse
+from iceform.computer.graph import Block, Graph, Loop, refuse
 from iceform.computer.instructions import Write
 from iceform.computer.piecewise_linear import PiecewiseLinear, piecewise_linear
-from iceform.computer.ranges import Range, Ranges
+from iceform.computer.ranges import Ranges
 from iceform.computer.tables import low_degree
 from iceform.computer.virtual import (
     Curve,
@@ -33,6 +33,7 @@ from iceform.computer.virtual import (
     steepest,
     times,
 )
+from iceform.program import Node, NodeOperation, Range, SourceLine
 
 Late = LinearForm | Pending | FunctionPair
 

@@ -29,10 +29,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from iceform.arithmetic.units import OUTWARD_FEW
-from iceform.computer.graph import Node
 from iceform.computer.loop_slices import LoopSlice, NotApplicableError, RangesAtParameters
-from iceform.computer.ranges import Range, slope
 from iceform.expressions.formulas import trees
+from iceform.program import Node, Range, slope
 
 _ZERO, _ONE, _UNIT = Range(0.0, 0.0), Range(1.0, 1.0), Range(0.0, 1.0)
 _MOST_RAMPS = 6

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from iceform.computer.graph import MOST_TURNS, Graph, Node, SourceLine, run
+from iceform.computer.graph import MOST_TURNS, Graph, run
 from iceform.errors import ProgramError
+from iceform.program import Node, SourceLine
 
 
 class Exact:

@@ -31,10 +31,10 @@ from fractions import Fraction
 from iceform.arithmetic.intervals import above
 from iceform.arithmetic.units import UNIT
 from iceform.computer.emit import Emitter, Late, reads_of, short_name
-from iceform.computer.graph import Block, Graph, Loop, Node, SourceLine, refuse
+from iceform.computer.graph import Block, Graph, Loop, refuse
 from iceform.computer.instructions import Write
 from iceform.computer.piecewise_linear import piecewise_linear
-from iceform.computer.ranges import Range, Ranges
+from iceform.computer.ranges import Ranges
 from iceform.computer.side_by_side import attended, packed
 from iceform.computer.virtual import (
     FunctionPair,
@@ -59,6 +59,7 @@ from iceform.computer.virtual import (
 )
 from iceform.expressions.formulas import trees
 from iceform.expressions.formulas.polynomials import line
+from iceform.program import Node, Range, SourceLine
 
 _Z = trees.Variable()
 _STEEPEST = 2.0**20  # the largest logit of a step's table: its gap is a share of the range
@@ -70,7 +71,13 @@ class Selector(Emitter):
     """What each kind of node becomes."""
 
     def _late(self, node: Node) -> Late:
-        rule: Callable[[Node], Late] = getattr(self, f"_of_{node.op}")
+        rule: Callable[[Node], Late] | None = getattr(self, f"_of_{node.op}", None)
+        if rule is None:
+            raise refuse(
+                f"{node.shown} has no instruction of its own; say what it is made of, as expand() "
+                "of its row in the table of operations",
+                node.place,
+            )
         late = rule(node)
         if isinstance(late, FunctionPair):
             self.register_of_node[node] = self.register_of(late, node)

@@ -46,79 +46,16 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import torch
 
 from iceform.errors import CompileError, ProgramError
+from iceform.program import Node, SourceLine
 
 V = TypeVar("V")
 
 CONSTANTS = ("constant", "numbers", "count", "index")  # operations without arguments
-
-
-@dataclass(frozen=True)
-class SourceLine:
-    """A line of the author's file."""
-
-    file: str
-    line: int
-
-
-class NodeOperation:
-    """A row of the table: one class for an operation; see :mod:`~iceform.computer.operations`."""
-
-    table: ClassVar[dict[str, NodeOperation]] = {}
-    name: ClassVar[str] = ""
-    shown: ClassVar[str] = ""  # what notes call it; its name if empty
-    whole: ClassVar[bool] = False  # whether it makes whole numbers of whole numbers
-
-    def __init_subclass__(cls) -> None:
-        if "name" in vars(cls):
-            NodeOperation.table[cls.name] = cls()
-
-    def value(self, run: Any, node: Node, *args: Any) -> Any:
-        """The value on tensors, or on what stands in for them."""
-        raise NotImplementedError
-
-    def balls(self, run: Any, node: Node, *args: Any) -> Any:
-        """The value on balls, where tensors' way will not do."""
-        return self.value(run, node, *args)
-
-    def bounds(self, node: Node, *args: Any) -> Any:
-        """The range, from the arguments' ranges."""
-        raise NotImplementedError
-
-    def clean(self, node: Node, args: list[bool]) -> bool:
-        """Whether 0 lies beyond the vector, told from where it does in the arguments."""
-        return False
-
-
-@dataclass(frozen=True, eq=False)
-class Node:
-    """One operation; see the module's table."""
-
-    op: str
-    args: tuple[Node, ...]
-    samples: bool  # lives in every sample's lane, not in lane 0
-    width: int | None  # None: a scalar
-    attr: Any = None
-    place: SourceLine | None = None
-    name: str = ""
-
-    @property
-    def operation(self) -> NodeOperation:
-        """Its row of the table."""
-        return NodeOperation.table[self.op]
-
-    @property
-    def shown(self) -> str:
-        """What a note calls it."""
-        row = NodeOperation.table.get(self.op)
-        return self.name or (row.shown if row is not None else "") or self.op
-
-    def __repr__(self) -> str:
-        return f"<{self.op} in line {self.place.line if self.place else '?'}>"
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,9 +35,7 @@ from iceform.computer.graph import (
     MOST_TURNS,
     Arithmetic,
     Graph,
-    Node,
     Parameter,
-    SourceLine,
     refuse,
     source_line,
 )
@@ -58,6 +56,7 @@ from iceform.computer.values import (
     with_extremes,
 )
 from iceform.errors import ProgramError, ShapeError
+from iceform.program import Node, SourceLine
 
 __all__ = [
     "Algorithm",

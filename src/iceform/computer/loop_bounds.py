@@ -31,10 +31,10 @@ from torch import Tensor
 from iceform.arithmetic import at_most
 from iceform.arithmetic.units import OUTWARD, OUTWARD_FEW
 from iceform.computer.euclidean import euclidean
-from iceform.computer.graph import Loop, Node
+from iceform.computer.graph import Loop
 from iceform.computer.loop_slices import LoopSlice, NotApplicableError, RangesAtParameters
-from iceform.computer.ranges import Range, slope
 from iceform.computer.spectral import spectral
+from iceform.program import Node, Range, slope
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TypeVar
 
-from iceform.computer.graph import Block, Loop, LoopVariable, Node
-from iceform.computer.ranges import Range, Ranges
+from iceform.computer.graph import Block, Loop, LoopVariable
+from iceform.computer.ranges import Ranges
 from iceform.expressions.formulas.polynomials import polynomial
+from iceform.program import Node, Range
 
 D = TypeVar("D")
 

@@ -30,12 +30,12 @@ from functools import lru_cache
 from itertools import pairwise
 
 from iceform.arithmetic.intervals import above
-from iceform.computer.ranges import Range
 from iceform.computer.virtual import Curve, JumpCurve, StepCurve
 from iceform.expressions.formulas import trees
 from iceform.expressions.formulas.calculus import canonical
 from iceform.expressions.formulas.pieces import pieces
 from iceform.expressions.formulas.polynomials import Polynomial, polynomial, value_at
+from iceform.program import Range
 
 _STEEP = 2.0**20  # the largest logit of either look-up
 _LEAST = 2.0**10  # of the second: e^(-1.52 s_2) is 0

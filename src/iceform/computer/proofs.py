@@ -26,10 +26,11 @@ from iceform import tuning
 from iceform.arithmetic import at_most
 from iceform.arithmetic.balls import balls_of, uppermost
 from iceform.computer.exact import Exact, whole
-from iceform.computer.graph import Graph, Node, SourceLine, refuse, run
+from iceform.computer.graph import Graph, refuse, run
 from iceform.computer.ranges import Assumed, Ranges
 from iceform.errors import BoundError, PrecisionError
 from iceform.expressions.ball_tensors import BallTensor
+from iceform.program import Node, SourceLine
 
 
 class UndecidedError(PrecisionError):

@@ -29,161 +29,24 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import lru_cache
 from typing import Any
 
 import torch
 
 from iceform import tuning
-from iceform.arithmetic import Interval, at_least, at_most, exactly
+from iceform.arithmetic import at_least, at_most
 from iceform.computer.exact import run_exactly
-from iceform.computer.graph import CONSTANTS, Block, Graph, Loop, LoopVariable, Node, refuse
+from iceform.computer.graph import CONSTANTS, Block, Graph, Loop, LoopVariable, refuse
 from iceform.errors import BoundError, ProgramError
 from iceform.expressions.formulas import trees
-from iceform.expressions.formulas.calculus import derivative
-from iceform.expressions.formulas.enclosing import jets
 from iceform.expressions.formulas.polynomials import line
+from iceform.program import Node, Range, outward, slope
 
 _SAFETY = 2.0
 # Of what was seen in an example, 8, 32, 256 and 32 times; see above.
 _NEAR, _FAR, _TOO_FAR, _NEARER = _SAFETY**3, _SAFETY**5, _SAFETY**8, _SAFETY**5
 SAMPLED = 256  # samples of a draw at most: means of more vary less
 _LARGEST = 1e6  # a state that was seen larger than this is unbounded
-
-
-@lru_cache(maxsize=4096)
-def enclosed(tree: trees.Node, low: float, high: float) -> tuple[float, float]:
-    """Bounds of the values on [low, high], kinks and jumps included; infinite where none are."""
-    edges = torch.linspace(low, high, tuning.RANGES_CELLS + 1, dtype=torch.float64)
-    edges[0], edges[-1] = low, high
-    found = jets(tree, Interval(edges[:-1], edges[1:]), 0).value
-    return float(found.low.min()), float(found.high.max())
-
-
-@lru_cache(maxsize=4096)
-def slope(tree: trees.Node, low: float, high: float) -> tuple[float, float]:
-    """Bounds of the difference quotients on [low, high], kinks included."""
-    return enclosed(derivative(tree), low, high)
-
-
-@dataclass(frozen=True)
-class Range:
-    """All real numbers from ``low`` to ``high``."""
-
-    low: float
-    high: float
-
-    def __post_init__(self) -> None:
-        if not self.low <= self.high:
-            raise BoundError(f"a range needs low <= high, got [{self.low}, {self.high}]")
-
-    @property
-    def size(self) -> float:
-        """The largest absolute value."""
-        return max(abs(self.low), abs(self.high))
-
-    @property
-    def finite(self) -> bool:
-        """Whether it is bounded."""
-        return math.isfinite(self.size)
-
-    def __add__(self, other: Range) -> Range:
-        low, above = _sum(self.low, other.low)
-        high, below = _sum(self.high, other.high)
-        return Range(
-            math.nextafter(low, -math.inf) if not above >= 0 else low,
-            math.nextafter(high, math.inf) if not below <= 0 else high,
-        )
-
-    def __neg__(self) -> Range:
-        return Range(-self.high, -self.low)
-
-    def __sub__(self, other: Range) -> Range:
-        return self + -other
-
-    def __mul__(self, other: Range) -> Range:
-        ends = [a * b for a in (self.low, self.high) for b in (other.low, other.high)]
-        return _outward(min(ends), max(ends))
-
-    def times(self, factor: float) -> Range:
-        """By a number."""
-        return self * Range(factor, factor)
-
-    def power(self, n: int) -> Range:
-        """To a whole number from 1 on."""
-        out = self
-        for _ in range(n - 1):
-            out = out * self
-        if n % 2 or not self.low <= 0 <= self.high:
-            return out
-        return Range(0.0, out.high)
-
-    def join(self, other: Range) -> Range:
-        """The least range that holds both."""
-        return Range(min(self.low, other.low), max(self.high, other.high))
-
-    def meet(self, other: Range) -> Range:
-        """What both hold; ``other`` where they have nothing in common."""
-        low, high = max(self.low, other.low), min(self.high, other.high)
-        return Range(low, high) if low <= high else other
-
-    def widened(self, old: Range) -> Range:
-        """With each end that moved since ``old`` moved on to 0 or to a power of 4."""
-        low = self.low if self.low == old.low else -_power_of_four(-self.low)
-        high = self.high if self.high == old.high else _power_of_four(self.high)
-        return Range(low, high)
-
-    def beyond(self) -> Range:
-        """Ends of what was seen moved on: those that face 0 nearer to it, the others further."""
-        low = self.low / _NEARER if self.low > 0 else self.low * _NEAR
-        high = self.high / _NEARER if self.high < 0 else self.high * _NEAR
-        return Range(low, high)
-
-    def around(self) -> Range:
-        """As a domain: as much as was seen once more at each end; an end that is 0 stays."""
-        more = max(self.high - self.low, 2.0**-10 * self.size)
-        low, high = self.low - more, self.high + more
-        return Range(0.0 if self.low == 0 else low, 0.0 if self.high == 0 else high)
-
-    def holds(self, other: Range) -> bool:
-        """Whether ``other`` lies within."""
-        return self.low <= other.low and other.high <= self.high
-
-    def of(self, tree: trees.Node) -> Range:
-        """What a scalar function makes of it."""
-        low, high = enclosed(tree, self.low, self.high)
-        if not (math.isfinite(low) and math.isfinite(high)):
-            return Range(-math.inf, math.inf)
-        return Range(low, high)
-
-    def __str__(self) -> str:
-        return f"[{exactly(self.low)}, {exactly(self.high)}]"
-
-
-_LAST_POWER = 4.0**511  # of 4 that float64 holds
-
-
-def _power_of_four(value: float) -> float:
-    """The least power of 4, or 0, that is at least this; infinity where float64 has none."""
-    if not 0 < value <= _LAST_POWER:
-        return 0.0 if value <= 0 else math.inf
-    return 4.0 ** math.ceil(math.log(value, 4.0) - 1e-12)
-
-
-def _sum(a: float, b: float) -> tuple[float, float]:
-    """A sum as it is rounded, and how much more it is: an end that does not move shall stay."""
-    total = a + b
-    other = total - a
-    return total, (a - (total - other)) + (b - other)
-
-
-def _outward(low: float, high: float) -> Range:
-    if math.isnan(low) or math.isnan(high):
-        return Range(-math.inf, math.inf)
-    return Range(
-        low if low == 0 else math.nextafter(low, -math.inf),
-        high if high == 0 else math.nextafter(high, math.inf),
-    )
 
 
 @dataclass(frozen=True)
@@ -332,11 +195,11 @@ class Ranges:
             shown, before = self.example[argument], self.known[argument]
             far = Range(-_NEAR * shown.size, _NEAR * shown.size)
             sizes = []
-            for near in (shown.beyond(), far):
+            for near in (_beyond(shown), far):
                 self.known[argument] = before.meet(near)
                 sizes.append(math.inf if self._steep(node) else self._ruled(node).size)
             self.known[argument] = before
-            near = far if sizes[1] <= _TOO_FAR * sizes[0] else shown.beyond()
+            near = far if sizes[1] <= _TOO_FAR * sizes[0] else _beyond(shown)
             self.known[argument] = self._narrowed(argument, near)
             return self._ruled(node)
         return self._narrowed(node, Range(-_FAR * seen.size, _FAR * seen.size), found)
@@ -377,7 +240,7 @@ class Ranges:
             slope = line(one.attr) if one.op == "apply" else None
             if one.op == "mul" or (slope is not None and slope[1] == 0):
                 todo += one.args
-                out = out if slope is None else out * _outward(slope[0], slope[0])
+                out = out if slope is None else out * outward(slope[0], slope[0])
             else:
                 powers[one] = powers.get(one, 0) + 1
         for factor, power in powers.items():
@@ -553,6 +416,13 @@ class Ranges:
 # ---------------------------------------------------------------------------------------------
 # operations
 # ---------------------------------------------------------------------------------------------
+
+
+def _beyond(seen: Range) -> Range:
+    """Ends of what was seen moved on: those that face 0 nearer to it, the others further."""
+    low = seen.low / _NEARER if seen.low > 0 else seen.low * _NEAR
+    high = seen.high / _NEARER if seen.high < 0 else seen.high * _NEAR
+    return Range(low, high)
 
 
 def _less(a: trees.Node, b: trees.Node) -> trees.Node:

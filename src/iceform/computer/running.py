@@ -53,7 +53,7 @@ def run(
         ledger=_ledger(execution),
         passes=execution.cycles,
         parts=outputs,
-        enclosure=enclosure,
+        enclosed=enclosure,
         form=program.graph.packed,
     )
 

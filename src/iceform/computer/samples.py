@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from iceform.arithmetic.units import UNIT
-from iceform.computer.graph import Node, refuse, source_line
+from iceform.computer.graph import refuse, source_line
 from iceform.computer.language import (
     attend,
     concat,
@@ -23,6 +23,7 @@ from iceform.computer.language import (
     while_,
 )
 from iceform.computer.values import Value, where
+from iceform.program import Node
 
 __all__ = [
     "argmax",

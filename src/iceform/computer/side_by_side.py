@@ -16,10 +16,9 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from iceform.computer.graph import Node
 from iceform.computer.instructions import Write
-from iceform.computer.ranges import Range
 from iceform.computer.virtual import LinearForm, Read, Register, of_register
+from iceform.program import Node, Range
 
 if TYPE_CHECKING:
     from iceform.computer.emit import Emitter

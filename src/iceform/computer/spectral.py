@@ -26,9 +26,8 @@ import torch
 from torch import Tensor
 
 from iceform import tuning
-from iceform.computer.graph import Node
 from iceform.computer.loop_slices import LoopSlice, NotApplicableError, RangesAtParameters
-from iceform.computer.ranges import Range
+from iceform.program import Node, Range
 
 Polynomial = tuple[Range, ...]  # coefficients of H^0, H^1, ...
 Combination = Mapping[Node, Polynomial]  # by state

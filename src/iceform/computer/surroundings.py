@@ -47,8 +47,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from iceform.computer.graph import SourceLine, refuse
+from iceform.computer.graph import refuse
 from iceform.computer.values import Value, is_number
+from iceform.program import SourceLine
 
 # Packages whose functions depend on their arguments alone, but for what _OUTSIDE names.
 _TRUSTED = frozenset(

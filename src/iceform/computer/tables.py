@@ -32,9 +32,8 @@ from iceform import tuning
 from iceform.arithmetic import at_most
 from iceform.arithmetic.intervals import above
 from iceform.arithmetic.units import UNIT
-from iceform.computer.graph import SourceLine, refuse
+from iceform.computer.graph import refuse
 from iceform.computer.instructions import TablePair
-from iceform.computer.ranges import Range, enclosed
 from iceform.computer.virtual import (
     Curve,
     JumpCurve,
@@ -47,6 +46,7 @@ from iceform.errors import IceformError, PrecisionError
 from iceform.expressions import ScalarFunction
 from iceform.expressions.formulas import Formula, trees
 from iceform.expressions.formulas.polynomials import polynomial
+from iceform.program import Range, SourceLine, enclosed
 from iceform.tables import GradedGrid, Grid, Interpolant
 from iceform.tables.bounds import linear_reproduction
 from iceform.tables.posterior import posterior_error

@@ -25,9 +25,7 @@ from iceform.computer.graph import (
     Graph,
     Loop,
     LoopVariable,
-    Node,
     Parameter,
-    SourceLine,
     raised,
     refuse,
     source_line,
@@ -35,6 +33,7 @@ from iceform.computer.graph import (
 from iceform.computer.surroundings import Snapshot, Surroundings, instruction, live
 from iceform.computer.values import WORDS, Value, is_number
 from iceform.computer.whole_numbers import decide_half_way
+from iceform.program import Node, SourceLine
 
 
 class Tracer:

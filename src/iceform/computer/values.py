@@ -20,12 +20,12 @@ from typing import Any, NoReturn, Protocol, TypeGuard
 import torch
 from torch.nn import functional as F
 
-from iceform.computer import operations  # noqa: F401 - enters the rows into the table
-from iceform.computer.graph import Node, SourceLine, refuse, source_line
+from iceform.computer.graph import refuse, source_line
 from iceform.computer.instructions import FLAG_GAP
 from iceform.errors import CompileError
 from iceform.expressions.formulas import Formula, trees
 from iceform.expressions.formulas.polynomials import line
+from iceform.program import Node, NodeOperation, SourceLine
 
 _Z = trees.Variable()
 # What an author writes as ice.word(...).
@@ -352,15 +352,31 @@ def _step(difference: Value, how: str | None = None) -> Value:
 
 
 def emit(
-    op: str, values: tuple[Value, ...], samples: bool, width: int | None, attr: Any = None
-) -> Value:
-    """The value of an operation; its arguments are of one scope."""
+    op: str, values: tuple[Value, ...], samples: bool, width: int | None, attr: Any = None,
+    name: str = "",
+) -> Value:  # fmt: skip
+    """The value of an operation; its arguments are of one scope.
+
+    What is written down of an operation that is made of others are those, under its name.
+    """
     handles = tuple(v.read() for v in values)
-    place: SourceLine | None = source_line() if values[0].scope.traced else None
     scope = values[0].scope
-    return Value(
-        scope, scope.emit(Node(op, (), samples, width, attr, place), handles), samples, width
-    )
+    place: SourceLine | None = source_line() if scope.traced else None
+    node = Node(op, (), samples, width, attr, place, name)
+    row = NodeOperation.table.get(op)  # "count" and "index" have none
+    if row is None or not row.composite:
+        return Value(scope, scope.emit(node, handles), samples, width)
+
+    def apply(part: str, *args: Value, attr: Any = None) -> Value:
+        wide = reduce(_wider, args).width
+        return emit(part, args, any(a.samples for a in args), wide, attr, node.shown)
+
+    found: Value = row.expand(None, node, apply, *values)
+    return found
+
+
+def _wider(a: Value, b: Value) -> Value:
+    return a if b.width is None or _joined(a, b) == a.width else b
 
 
 def _joined(a: Value, b: Value) -> int | None:

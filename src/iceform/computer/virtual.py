@@ -26,12 +26,12 @@ from fractions import Fraction
 import torch
 
 from iceform.arithmetic.intervals import above
-from iceform.computer.graph import Loop, SourceLine
+from iceform.computer.graph import Loop
 from iceform.computer.instructions import Write
-from iceform.computer.ranges import Range, slope
 from iceform.expressions.formulas import trees
 from iceform.expressions.formulas.functions import evaluate
 from iceform.expressions.formulas.polynomials import line, polynomial
+from iceform.program import Range, SourceLine, slope
 
 
 @dataclass(eq=False)

@@ -13,10 +13,11 @@ from fractions import Fraction
 from torch import Tensor
 
 from iceform.computer.exact import whole
-from iceform.computer.graph import Block, Graph, Loop, Node, NodeOperation, Parameter
+from iceform.computer.graph import Block, Graph, Loop, Parameter
 from iceform.errors import ProgramError
 from iceform.expressions.formulas import trees
 from iceform.expressions.formulas.polynomials import line
+from iceform.program import Node, NodeOperation
 
 _FUNCTIONS = frozenset({"+", "-", "*", "neg", "abs", "max", "min", "relu", "sign", "step", "clip"})
 

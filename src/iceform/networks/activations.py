@@ -18,9 +18,6 @@ from iceform.networks.pieces import Activation, Gate, PieceSettings, TabulatedAc
 
 _LAMBERT = 0.2785  # W(1/e) < 0.2785: sup of |z| sigma(-|z|)
 _SHARPEST = 2.0**60  # a head that picks the larger of two tokens: off by 0.2785/2^60
-# What float64 may make of any activation below, in units of max(1, |z|), where exp, expm1, log1p,
-# tanh and erf are within 4 units of their last place: mish is three of them and a product.
-UNITS = 64.0
 _BISECTIONS = 60  # float64 has no more bits than this
 
 
@@ -29,11 +26,10 @@ _GELU_TAILS = Tails(8.0, 1.0, 5e-15)  # 8 Q(8) < 5e-15; the tanh form has less
 
 @dataclass(frozen=True)
 class KnownActivation:
-    """An activation: the function, sup |f'|, sup |f''|, and the gate that computes it if any."""
+    """An activation: the function, sup |f'|, and the gate that computes it if any."""
 
     function: ScalarFunction
     slope: float
-    bend: float  # infinite at a kink
     gate: float | None = None  # sharpness
     gate_error: float = 0.0
     tails: Tails | None = None
@@ -66,44 +62,37 @@ def _smooth(call: Callable[[Tensor], Tensor], name: str) -> ScalarFunction:
     return ScalarFunction(call, name, kinks=())
 
 
-# sup |f''| is 2 phi(0) = 0.7979 for GELU, 1/2 for SiLU, 4/(3 sqrt 3) for tanh, 1/(6 sqrt 3) for the
-# sigmoid, 1/4 for softplus, sqrt(8/(pi e)) for erf; the tests look for larger ones on a mesh.
-# Beyond a tail's reach f is its line but for 1 - tanh 14 < 1.5e-12, e^-28 < 7e-13 and
-# erfc 5 < 1.6e-12.
+# Beyond a tail's reach f is its line but for 8 Q(8) < 5e-15 (GELU; the tanh form less),
+# 1 - tanh 14 < 1.5e-12, e^-28 < 7e-13, erfc 5 < 1.6e-12.
 ACTIVATIONS: dict[str, KnownActivation] = {
     "relu": KnownActivation(
         ScalarFunction(torch.relu, "relu", kinks=(0.0,)),
         1.0,
-        math.inf,
         _SHARPEST,
         _LAMBERT / _SHARPEST,
         gain=1.0,
     ),
-    "silu": KnownActivation(_smooth(F.silu, "silu"), _silu_slope(), 0.5, 1.0, gain=1.0),
-    "gelu": KnownActivation(
-        _smooth(F.gelu, "gelu"), _gelu_slope(), 0.798, gain=1.0, tails=_GELU_TAILS
-    ),
+    "silu": KnownActivation(_smooth(F.silu, "silu"), _silu_slope(), 1.0, gain=1.0),
+    "gelu": KnownActivation(_smooth(F.gelu, "gelu"), _gelu_slope(), gain=1.0, tails=_GELU_TAILS),
     # The tanh form of GELU is as steep as GELU to 4e-4, checked on a mesh by the tests.
     "gelu_tanh": KnownActivation(
         _smooth(_tanh_gelu, "gelu_tanh"),
         _gelu_slope() + 1e-3,
-        0.80,
         gain=1.0,
         tails=_GELU_TAILS,
     ),
     "tanh": KnownActivation(
-        _smooth(torch.tanh, "tanh"), 1.0, 0.77, size=1.0, gain=1.0, tails=Tails(14.0, 0.0, 1.5e-12)
+        _smooth(torch.tanh, "tanh"), 1.0, size=1.0, gain=1.0, tails=Tails(14.0, 0.0, 1.5e-12)
     ),
     "sigmoid": KnownActivation(
-        _smooth(torch.sigmoid, "sigmoid"), 0.25, 0.0963, size=1.0, tails=Tails(28.0, 0.0, 7e-13)
+        _smooth(torch.sigmoid, "sigmoid"), 0.25, size=1.0, tails=Tails(28.0, 0.0, 7e-13)
     ),
-    "softplus": KnownActivation(_smooth(F.softplus, "softplus"), 1.0, 0.25),
-    "elu": KnownActivation(ScalarFunction(F.elu, "elu", kinks=(0.0,)), 1.0, 1.0, gain=1.0),
-    "mish": KnownActivation(_smooth(F.mish, "mish"), 1.0885, 0.67, gain=1.0),
+    "softplus": KnownActivation(_smooth(F.softplus, "softplus"), 1.0),
+    "elu": KnownActivation(ScalarFunction(F.elu, "elu", kinks=(0.0,)), 1.0, gain=1.0),
+    "mish": KnownActivation(_smooth(F.mish, "mish"), 1.0885, gain=1.0),
     "erf": KnownActivation(
         _smooth(torch.erf, "erf"),
         2 / math.sqrt(math.pi) * OUTWARD,
-        0.968,
         size=1.0,
         gain=2 / math.sqrt(math.pi) * OUTWARD,
         tails=Tails(5.0, 0.0, 1.6e-12),

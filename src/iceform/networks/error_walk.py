@@ -1,7 +1,7 @@
 """Ranges and errors through a whole graph, for every input that the pieces allow.
 
 Entry by entry, so that moves leave them alone. It multiplies worst cases: useful for a layer or
-two. The error of one given input is :mod:`iceform.networks.certifying`'s.
+two. How far one output is from the exact one is :mod:`iceform.networks.proven`'s.
 """
 
 from __future__ import annotations

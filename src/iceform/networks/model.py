@@ -196,22 +196,9 @@ class NetworkModel(Parts):
     def _exactly(self, graph: NetworkGraph, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The graph with the exact maps, in float64."""
         with lifted(self.settings.dtype):
-            return graph.run(self._exact(), tensors)
+            return graph.run(self.exact_parts(), tensors)
 
-    def passive(self, graph: NetworkGraph, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
-        """What positions and parameters alone determine, in float64; by node."""
-        found: dict[str, Tensor] = {}
-
-        def saw(node: NetworkNode, args: Any, kwargs: Any, value: Any) -> None:
-            del args, kwargs
-            if not node.active and isinstance(value, Tensor) and value.is_floating_point():
-                found[node.name] = value
-
-        with lifted(self.settings.dtype), torch.no_grad():
-            graph.run(self._exact(), cast(list(tensors), torch.float64), saw)
-        return found
-
-    def _exact(self) -> nn.Module:
+    def exact_parts(self) -> nn.Module:
         """The exact maps in float64, with settings of their own: threads may be running."""
         parts, settings = Parts(), copy.copy(self.settings)
         settings.mode = "exact"
@@ -243,7 +230,7 @@ class NetworkModel(Parts):
         """
         if self._original[0] is None:
             return
-        exact = self._exact()
+        exact = self.exact_parts()
         for copied in (list(tensors), *_perturbed(tensors)):
             wide = cast(copied, torch.float64)
             theirs: list[Tensor] = []

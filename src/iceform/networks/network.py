@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,7 +30,13 @@ from iceform.networks.pieces import (
     PieceSettings,
     ProductPiece,
 )
-from iceform.networks.proven import InputEnclosure, RangeCertificate, of_input, over_ranges
+from iceform.networks.proven import (
+    InputEnclosure,
+    RangeCertificate,
+    of_input,
+    of_outputs,
+    over_ranges,
+)
 from iceform.networks.report import Report, ReportRow
 from iceform.networks.structure import Signature, flatten, floats_of
 from iceform.pretrained import Pretrained
@@ -323,7 +330,8 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
     def run(self, *args: Any, **kwargs: Any) -> Result:
         """As calling it, with the certificate, the attestation and the ledger of this run.
 
-        ``value`` is the first tensor of the output, ``parts["output"]`` all of it.
+        ``value`` is the first tensor of the output, ``parts["output"]`` all of it. The result's
+        ``enclosure``, how far this output is from the exact one, is computed when it is asked for.
         """
         watch = PieceRecorder(self.settings)
         with watch.on():
@@ -336,9 +344,11 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
         for part in self.left:
             ledger.note("host", f"{part}, which nothing emulates")
         parts = {"output": output}
+        outputs = floats_of(output)
         return Result(
-            floats_of(output)[0], self.certificate, attestation, ledger,
+            outputs[0], self.certificate, attestation, ledger,
             passes=watch.passes, parts=parts,
+            enclosed=partial(of_outputs, self, args, kwargs, outputs),
         )  # fmt: skip
 
     def _check_dtypes(self, values: Sequence[Any]) -> None:
@@ -407,7 +417,10 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
     def enclosure(
         self, *args: Any, functional: Tensor | None = None, **kwargs: Any
     ) -> InputEnclosure:
-        """How far the output on these arguments is from the original's, proven by adjoints.
+        """How far the output on these arguments is from the exact network's, proven.
+
+        It is the distance from a float64 run of the source, and what that run's rounding can be, by
+        adjoints. Whatever the pieces did, it is in that distance.
 
         Parameters
         ----------

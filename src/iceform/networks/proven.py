@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from iceform import tuning
 from iceform.arithmetic import at_most
-from iceform.arithmetic.units import NOISE
+from iceform.arithmetic.units import NOISE, OUTWARD, UNIT
 from iceform.certificates import Certificate, DerivationStep, Enclosure, weakest
 from iceform.errors import IntegrityError
-from iceform.networks.certifying import Certifying, OpenStepError
 from iceform.networks.error_walk import ErrorWalk
 from iceform.networks.pieces import Activation, AttentionPiece
+from iceform.networks.source_run import OpenStepError, SourceRun
 from iceform.networks.structure import floats_of
 from iceform.validation import full_precision
 
@@ -40,7 +41,7 @@ class InputEnclosure(Enclosure):
     bounds
         Of every entry of every output tensor; of the functional, where one was asked for.
     outputs
-        What it speaks of: the floating-point tensors of this run. In another batch, with other
+        What it speaks of: the floating-point tensors of one run. In another batch, with other
         threads or on another device sums may round otherwise.
     """
 
@@ -104,57 +105,86 @@ def over_ranges(network: InContext) -> RangeCertificate:
     )
 
 
-@full_precision
 def of_input(
     network: InContext, args: tuple[Any, ...], kwargs: dict[str, Any], functional: Tensor | None
 ) -> InputEnclosure:
-    """What is proven of one input's output, by adjoints."""
+    """How far the output on these arguments is from the exact network's."""
+    with torch.no_grad():
+        outputs = floats_of(network(*args, **kwargs))
+    return of_outputs(network, args, kwargs, outputs, functional)
+
+
+@full_precision
+def of_outputs(
+    network: InContext,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    outputs: Sequence[Tensor],
+    functional: Tensor | None = None,
+) -> InputEnclosure:
+    """How far these outputs are from the exact network's on these arguments.
+
+    The distance from a run of the source in float64, and what that run is off by.
+    """
     structure, tensors = network.model.signature.flatten(args, kwargs)
-    network._check_dtypes(tensors)
-    network.frozen.check()
     graph = network.model.graph_for(structure, tensors)
-    found = Certifying(network.model, tensors[0].device if tensors else None)
+    source = SourceRun(network.model, tensors[0].device if tensors else None)
+    given = tuple(t for t in outputs if t.is_floating_point())
     try:
-        steps = found.run(graph, tensors)
+        steps = source.run(graph, tensors)
+        wanted = [source.tape.value(step) for step in steps]
+        apart = [_apart(a, b) for a, b in zip(given, wanted, strict=True)]
         if functional is None:
-            bounds = tuple(found.tape.bound(step) for step in steps)
+            enough = [tuning.TAPE_SMALL * float(a.max()) for a in apart]
+            off = [source.tape.bound(s, enough=e) for s, e in zip(steps, enough, strict=True)]
         else:
-            bounds = (found.tape.bound(steps[0], functional[None]),)
-        term = "own errors x adjoints, remainders included"
+            weights = functional.double().to(apart[0].device)
+            rounded = (weights * apart[0]).abs().sum() * (apart[0].numel() + 4) * 2 * UNIT
+            apart = [((weights * (given[0].double() - wanted[0])).sum().abs() + rounded)[None]]
+            off = [source.tape.bound(steps[0], functional[None])]
+        bounds = tuple((a + b) * OUTWARD for a, b in zip(apart, off, strict=True))
+        terms = {
+            "distance from the source in float64": max(float(a.max()) for a in apart),
+            "rounding of that run": max(float(b.max()) for b in off),
+        }
+        if functional is None:
+            _hold(network, structure, tensors, wanted, off)
     except OpenStepError as unbounded:
-        bounds, term = (torch.tensor(math.inf),), f"not bounded: {unbounded}"
-    if functional is None and torch.isfinite(bounds[0]).all():
-        _hold(network, structure, tensors, found.outputs, bounds)
-    assumed = [a for p in network.pieces for a in p.assumptions]
+        bounds, terms = (torch.tensor(math.inf),), {f"not bounded: {unbounded}": math.inf}
     curved = any(isinstance(p, AttentionPiece | Activation) for p in network.pieces)
-    assumed += [_FLOAT64] if curved else []
     return InputEnclosure.total(
-        {term: max(float(b.max()) for b in bounds)},
+        terms,
         domain={"input": "the one given", "tokens": network.frozen.sizes.tokens},
         dtype=network.settings.dtype,
         backend=network.settings.backend,
-        assumptions=tuple(dict.fromkeys(assumed)),
-        kind=weakest(p.standing for p in network.pieces),
+        assumptions=(_FLOAT64,) if curved else (),
         bounds=bounds,
-        outputs=tuple(t for t in found.outputs if t.is_floating_point()),
+        outputs=given,
     )
+
+
+def _apart(ours: Tensor, wanted: Tensor) -> Tensor:
+    """|ours - wanted|; what is no number is infinitely far, unless both are the same."""
+    away = (ours.double() - wanted).abs() * OUTWARD
+    return torch.where(ours == wanted, 0.0, away).nan_to_num(nan=math.inf, posinf=math.inf)
 
 
 def _hold(
     network: InContext,
     structure: Any,
     tensors: list[Tensor],
-    ours: list[Tensor],
+    wanted: Sequence[Tensor],
     bounds: Sequence[Tensor],
 ) -> None:
-    """The original itself within the bounds, but for its own rounding."""
-    want = floats_of(network.model.original(structure, tensors))
-    found = [t for t in ours if t.is_floating_point()]
-    for a, b, bound in zip(found, want, bounds, strict=True):
-        room = bound + NOISE * b.abs().max()
-        off = (a.double() - b).abs()
-        if not bool((off <= room).all()):
+    """The original in float64 is where the run of its graph is, but for their rounding."""
+    for ours, theirs, bound in zip(
+        wanted, floats_of(network.model.original(structure, tensors)), bounds, strict=True
+    ):
+        room = bound + NOISE * theirs.abs().max()
+        off = (ours - theirs).abs()
+        if bool(bound.isfinite().all()) and not bool((off <= room).all()):
             raise IntegrityError(
-                f"{network.model.title}: off by {float(off.max()):.3g} from the original, "
-                f"certified to {at_most(float(bound.max()), '.3g')}; please report it"
+                f"{network.model.title}: the graph is off by {float(off.max()):.3g} from the "
+                f"original, by rounding {at_most(float(bound.max()), '.3g')} at most; please "
+                "report it"
             )

@@ -35,10 +35,11 @@ from itertools import pairwise
 
 from torch import Tensor
 
-from iceform.computer.graph import Graph, Node, SourceLine, run
+from iceform.computer.graph import Graph, run
 from iceform.computer.virtual import compose
 from iceform.errors import TargetError
 from iceform.expressions.formulas import Formula, trees
+from iceform.program import Node, SourceLine
 
 Combination = dict[tuple[str, int], Fraction]  # of H^k g, by (g, k)
 Line = tuple[Fraction, Fraction]  # shift and slope

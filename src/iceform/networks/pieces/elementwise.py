@@ -90,10 +90,6 @@ class Activation(Piece):
         """Whether it is as good on any range."""
         return False
 
-    def errors_at(self, z: Tensor) -> Tensor | float:
-        """Proven error of every entry."""
-        return self.certified
-
     def bounds(self, *reaches: Bounds, widen: bool = True) -> Bounds:
         if widen and self.everywhere and math.isfinite(reaches[0].entry):
             self.high = max(self.high, reaches[0].entry)
@@ -286,12 +282,6 @@ class TabulatedActivation(Activation):
         assert self.tails is not None
         return self.tails.error + 2.0**-58 + 32 * self.settings.unit * size
 
-    def errors_at(self, z: Tensor) -> Tensor | float:
-        if self.tails is None:
-            return self.certified
-        size = z.abs()
-        return self._inside + torch.where(size > self.tails.reach, self._beyond(size), 0.0)
-
     @property
     def tokens(self) -> int:
         return self.table.tokens
@@ -379,9 +369,6 @@ class Gate(Activation):
     @property
     def everywhere(self) -> bool:
         return True
-
-    def errors_at(self, z: Tensor) -> Tensor | float:
-        return self.error + 12 * self.settings.unit * z.abs()
 
     @property
     def tokens(self) -> int:

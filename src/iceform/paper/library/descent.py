@@ -275,7 +275,7 @@ class RidgePrompts(PromptAlgorithm):
         return passes.result(
             w,
             certificate,
-            enclosure=passes.enclosure(distance, certificate),
+            enclosed=passes.enclosure(distance, certificate),
             predictor=_HostLine(w),
         )
 

@@ -213,7 +213,7 @@ class PassRecorder:
             )
         return Result(
             value, certificate, self.witness.attest(), self.ledger, self.count,
-            **{"enclosure": enclosure, **rest},
+            **{"enclosed": enclosure, **rest},
         )  # fmt: skip
 
     @staticmethod

@@ -16,8 +16,9 @@ from functools import reduce
 from torch import Tensor
 
 from iceform.computer.exact import whole
-from iceform.computer.graph import Block, Graph, Loop, Node
+from iceform.computer.graph import Block, Graph, Loop
 from iceform.errors import ProgramError
+from iceform.program import Node
 from iceform.targets.text.allocating import Mark, TextPlace
 from iceform.targets.text.term_lines import ONE, TermWriter
 from iceform.targets.text.terms import ScalarTerm, Slot

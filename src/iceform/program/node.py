@@ -1,0 +1,126 @@
+"""A node of a program, and what the table of operations says of one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+Tensors = Sequence[Tensor]
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """A line of the author's file."""
+
+    file: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Moved:
+    """How far an operation's arguments, off by their radii, move it: first order, and remainder.
+
+    ``first`` is |J| radii, J the derivative of :meth:`NodeOperation.tangent`; ``rest`` bounds
+    |f(x - e) - f(x) + J e| for every e within the radii.
+    """
+
+    first: Tensor
+    rest: Tensor | float = 0.0
+
+
+class NodeOperation:
+    """A row of the table: one class for an operation; see :mod:`~iceform.program.operations`."""
+
+    table: ClassVar[dict[str, NodeOperation]] = {}
+    name: ClassVar[str] = ""
+    shown: ClassVar[str] = ""  # what notes call it; its name if empty
+    whole: ClassVar[bool] = False  # whether it makes whole numbers of whole numbers
+    exact: ClassVar[bool] = False  # whether float64 has its value without rounding
+
+    def __init_subclass__(cls) -> None:
+        if "name" in vars(cls):
+            NodeOperation.table[cls.name] = cls()
+
+    # ------------------------------------------------------------------------------- its value
+
+    def value(self, run: Any, node: Node, *args: Any) -> Any:
+        """The value on tensors, or on what stands in for them."""
+        raise NotImplementedError
+
+    def balls(self, run: Any, node: Node, *args: Any) -> Any:
+        """The value on balls, where tensors' way will not do."""
+        return self.value(run, node, *args)
+
+    def accurate(self, run: Any, node: Node, *args: Any) -> Any:
+        """The value, summed in an order that rounds less where :meth:`value` is told none."""
+        return self.value(run, node, *args)
+
+    # ---------------------------------------------------------------------- what it may be
+
+    def bounds(self, node: Node, *args: Any) -> Any:
+        """The range, from the arguments' ranges."""
+        raise NotImplementedError
+
+    def clean(self, node: Node, args: list[bool]) -> bool:
+        """Whether 0 lies beyond the vector, told from where it does in the arguments."""
+        return False
+
+    # -------------------------------------------------------------------- what a run is off by
+
+    def at(self, node: Node, *args: Tensor) -> Node:
+        """The node with what is known of it at these arguments, which what follows is shown."""
+        return node
+
+    def rounding(self, node: Node, out: Tensor, *args: Tensor) -> Tensor | float:
+        """Bound of what :meth:`accurate` is off by in float64; where nothing is said, infinite."""
+        return 0.0 if self.exact else math.inf
+
+    def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
+        """First order and remainder for arguments within ``radii``; infinite where none is said."""
+        off = any(bool(radius.any()) for radius in radii)
+        return Moved(torch.full_like(out, math.inf if off else 0.0))
+
+    def tangent(self, run: Any, node: Node, *args: Tensor) -> Callable[..., Tensor]:
+        """A function whose derivative at the arguments is J: pull-backs are torch's vjp of it."""
+        return lambda *t: self.value(run, node, *t)
+
+    def expand(self, run: Any, node: Node, apply: Callable[..., Any], *args: Any) -> Any:
+        """The operation as others: ``apply(name, *args, attr=...)`` is one; None of a primitive."""
+        return None
+
+    @property
+    def composite(self) -> bool:
+        """Whether others are all that is said of it: the language writes them in its place."""
+        return type(self).value is NodeOperation.value
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One operation; see the module's table."""
+
+    op: str
+    args: tuple[Node, ...]
+    samples: bool  # lives in every sample's lane, not in lane 0
+    width: int | None  # None: a scalar
+    attr: Any = None
+    place: SourceLine | None = None
+    name: str = ""
+
+    @property
+    def operation(self) -> NodeOperation:
+        """Its row of the table."""
+        return NodeOperation.table[self.op]
+
+    @property
+    def shown(self) -> str:
+        """What a note calls it."""
+        row = NodeOperation.table.get(self.op)
+        return self.name or (row.shown if row is not None else "") or self.op
+
+    def __repr__(self) -> str:
+        return f"<{self.op} in line {self.place.line if self.place else '?'}>"

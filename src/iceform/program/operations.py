@@ -1,0 +1,563 @@
+r"""The table of operations: what is known of each, in one place.
+
+A row is a class, and defining one enters it into the table, from outside the package too. The
+passes look it up by the node's name:
+
+===========  ====================================================================================
+value        the operation on tensors, or on what stands in for them:
+             :class:`~iceform.computer.exact.Exact`, :class:`~iceform.program.tape.Tape`
+balls        the same on balls, where they need to decide: :class:`~iceform.computer.proofs.Balls`
+bounds       what it may be, from ranges: :class:`~iceform.computer.ranges.Ranges`
+rounding     what its evaluation in float64 is off by: :class:`~iceform.program.tape.Tape`
+moved        how far it moves when its arguments do, to first order and the rest: the tape
+tangent      a function whose derivative is that first order, where it is not the value's own
+expand       an operation made of others, step by step: the tape, and the language
+shown,       what notes call it; whether whole numbers give one; whether what lies beyond a vector
+whole,       stays 0; whether float64 has it without rounding
+clean, exact
+===========  ====================================================================================
+
+A row that says nothing of its rounding, or of how it moves, has an infinite bound on the tape.
+``matmul``, ``affine``, ``softmax`` and ``move`` are steps of given networks, whose ranges are their
+pieces' business: they have no ``bounds``, and the language has no word for them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from iceform import tuning
+from iceform.arithmetic import Interval
+from iceform.arithmetic.balls import ball_arithmetic
+from iceform.arithmetic.units import SAFE_MINIMUM, UNIT
+from iceform.expressions import ScalarFunction
+from iceform.expressions.ball_tensors import BallTensor
+from iceform.expressions.formulas.enclosing import jets
+from iceform.expressions.formulas.functions import ball_function, evaluate
+from iceform.program.node import Moved, Node, NodeOperation, Tensors
+from iceform.program.range import Range
+
+_DEAD = 800.0  # logits this far below the largest weigh less than any number
+
+
+def _finite(size: Tensor) -> Tensor:
+    """An infinite entry is a mask's, and exact."""
+    return torch.where(size.isinf(), 0.0, size)
+
+
+def _times(size: Tensor, radius: Tensor) -> Tensor:
+    """What does not move is moved by nothing, however steep it is there."""
+    return torch.where(radius == 0, 0.0, size * radius)
+
+
+# ---------------------------------------------------------------------------------------------
+# moves: numbers are the same, elsewhere
+# ---------------------------------------------------------------------------------------------
+
+
+class _PassedNode(NodeOperation):
+    """The argument, as it is."""
+
+    whole, exact = True, True
+
+    def value(self, run: Any, node: Node, *args: Any) -> Any:
+        return args[0]
+
+    def bounds(self, node: Node, *args: Any) -> Any:
+        return args[0]
+
+    def clean(self, node: Node, args: list[bool]) -> bool:
+        return all(args)
+
+    def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
+        return Moved(self.value(run, node, *radii))
+
+
+class _StoredNode(_PassedNode):
+    name = "stored"
+
+
+class _BoundedNode(_PassedNode):
+    name = "bounded"
+
+    def bounds(self, node: Node, *args: Any) -> Any:
+        return args[0].meet(Range(*node.attr))
+
+
+class _SpreadNode(_PassedNode):
+    name = "spread"
+
+    def value(self, run: Any, node: Node, *args: Any) -> Any:
+        width = node.width or 1
+        return args[0].expand((run.samples, width) if node.samples else (width,))
+
+
+class _ConcatNode(_PassedNode):
+    name = "concat"
+
+    def value(self, run: Any, node: Node, *args: Any) -> Any:
+        return torch.cat([run.lanes(a) if node.samples else a for a in args], -1)
+
+    def bounds(self, node: Node, *args: Any) -> Any:
+        return reduce(lambda a, b: a.join(b), args)
+
+    def clean(self, node: Node, args: list[bool]) -> bool:
+        return True
+
+
+class _ComponentNode(_PassedNode):
+    name = "component"
+
+    def value(self, run: Any, node: Node, *args: Any) -> Any:
+        return args[0][..., node.attr : node.attr + 1]
+
+    def clean(self, node: Node, args: list[bool]) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class Moving:
+    """Numbers moved, or chosen by what is no argument: ``function``, and what it does to radii.
+
+    Numbers that it puts in are 0 in ``on_radii``.
+    """
+
+    function: Callable[..., Tensor]
+    on_radii: Callable[..., Tensor] | None = None
+
+
+class _MoveNode(_PassedNode):
+    name = "move"
+
+    def value(self, run: Any, node: Node, *args: Any) -> Any:
+        return node.attr.function(*args)
+
+    def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
+        return Moved((node.attr.on_radii or node.attr.function)(*radii))
+
+
+# ---------------------------------------------------------------------------------------------
+# numbers, sums and products
+# ---------------------------------------------------------------------------------------------
+
+
+class _ConstantNode(NodeOperation):
+    name, exact = "constant", True
+
+    def value(self, run: Any, node: Node, *args: Any) -> Any:
+        return torch.full((node.width or 1,), float(node.attr), dtype=torch.float64)
+
+    def bounds(self, node: Node, *args: Any) -> Any:
+        return Range(node.attr, node.attr)
+
+    def clean(self, node: Node, args: list[bool]) -> bool:
+        return float(node.attr) == 0
+
+
+class _NumbersNode(NodeOperation):
+    name, exact = "numbers", True
+
+    def value(self, run: Any, node: Node, *args: Any) -> Any:
+        return torch.tensor(node.attr, dtype=torch.float64)
+
+    def bounds(self, node: Node, *args: Any) -> Any:
+        return Range(min(node.attr), max(node.attr))
+
+    def clean(self, node: Node, args: list[bool]) -> bool:
+        return True
+
+
+class _AddNode(NodeOperation):
+    """a + b; with an attribute, that times b is added."""
+
+    name, shown, whole = "add", "sum", True
+
+    def value(self, run: Any, node: Node, *args: Any) -> Any:
+        a, b = args
+        return torch.add(a, b) if node.attr is None else a + node.attr * b
+
+    def bounds(self, node: Node, *args: Any) -> Any:
+        return args[0] + args[1]
+
+    def clean(self, node: Node, args: list[bool]) -> bool:
+        return all(args)
+
+    def rounding(self, node: Node, out: Tensor, *args: Tensor) -> Tensor | float:
+        factor = 1.0 if node.attr is None else abs(node.attr)
+        a, b = args[0].abs(), factor * args[1].abs()
+        kept = (a == 0) | (b == 0) if factor == 1 else torch.zeros((), dtype=torch.bool)
+        return torch.where(kept, 0.0, 2 * UNIT * _finite(a + b))
+
+    def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
+        return Moved(radii[0] + (1.0 if node.attr is None else abs(node.attr)) * radii[1])
+
+
+class _MulNode(NodeOperation):
+    name, shown, whole = "mul", "product", True
+
+    def value(self, run: Any, node: Node, *args: Any) -> Any:
+        return torch.mul(*args)
+
+    def bounds(self, node: Node, *args: Any) -> Any:
+        return args[0] * args[1]
+
+    def clean(self, node: Node, args: list[bool]) -> bool:
+        return any(args)
+
+    def rounding(self, node: Node, out: Tensor, *args: Tensor) -> Tensor | float:
+        return UNIT * _finite(out.abs())
+
+    def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
+        (a, b), (p, q) = args, radii
+        return Moved(_times(a.abs(), q) + _times(b.abs(), p), p * q)
+
+
+class _MatmulNode(NodeOperation):
+    """a b, matrices."""
+
+    name = "matmul"
+
+    def value(self, run: Any, node: Node, *args: Any) -> Any:
+        return torch.matmul(*args)
+
+    def rounding(self, node: Node, out: Tensor, *args: Tensor) -> Tensor | float:
+        return 2 * (args[0].shape[-1] + 2) * UNIT * (args[0].abs() @ args[1].abs())
+
+    def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
+        (a, b), (p, q) = args, radii
+        return Moved(a.abs() @ q + p @ b.abs(), p @ q)
+
+
+@dataclass(frozen=True, eq=False)
+class AffineMap:
+    """W and b of W x + b on the last axis, each of their numbers off by ``unit`` of it."""
+
+    weight: Tensor
+    bias: Tensor
+    unit: float = 0.0
+
+
+class _AffineNode(NodeOperation):
+    name = "affine"
+
+    def value(self, run: Any, node: Node, *args: Any) -> Any:
+        return torch.nn.functional.linear(args[0], node.attr.weight, node.attr.bias)
+
+    def accurate(self, run: Any, node: Node, *args: Any) -> Any:
+        return _in_pairs(args[0], node.attr.weight) + node.attr.bias
+
+    def rounding(self, node: Node, out: Tensor, *args: Tensor) -> Tensor | float:
+        weight, bias = node.attr.weight.abs(), node.attr.bias.abs()
+        count = weight.shape[-1] + 3
+        depth = min(count, tuning.TAPE_LEAF + count.bit_length() + 3)
+        terms = torch.nn.functional.linear(args[0].abs(), weight, bias)
+        found: Tensor = 2 * (depth * UNIT + count * node.attr.unit) * terms
+        return found
+
+    def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
+        return Moved(torch.nn.functional.linear(radii[0], node.attr.weight.abs()))
+
+
+def _in_pairs(x: Tensor, weight: Tensor) -> Tensor:
+    """W x in halves, down to a few terms."""
+    size = weight.shape[-1]
+    if size <= tuning.TAPE_LEAF:
+        return torch.nn.functional.linear(x, weight)
+    half = size // 2
+    return _in_pairs(x[..., :half], weight[:, :half]) + _in_pairs(x[..., half:], weight[:, half:])
+
+
+class _SumNode(NodeOperation):
+    """Over the components; with an attribute, over axes that are kept or not: (axes, kept)."""
+
+    name, whole = "sum", True
+    axes: tuple[tuple[int, ...], bool] = ((-1,), True)
+
+    def _count(self, node: Node, a: Any) -> float:
+        return 1.0
+
+    def value(self, run: Any, node: Node, *args: Any) -> Any:
+        axes, keep = node.attr or self.axes
+        return args[0].sum(axes, keepdim=keep) / self._count(node, args[0])
+
+    def bounds(self, node: Node, *args: Any) -> Any:
+        return args[0].times(float(node.args[0].width or 1))
+
+    def accurate(self, run: Any, node: Node, *args: Any) -> Any:
+        axes, keep = node.attr or self.axes
+        total = args[0]
+        for axis in axes:
+            while (size := total.shape[axis]) > 1:
+                half = size // 2
+                pairs = total.narrow(axis, 0, half) + total.narrow(axis, half, half)
+                odd = [total.narrow(axis, 2 * half, 1)] if size % 2 else []
+                total = torch.cat([pairs, *odd], axis)
+        total = total / self._count(node, args[0])
+        return total if keep else total.sum(axes)  # of one term each
+
+    def rounding(self, node: Node, out: Tensor, *args: Tensor) -> Tensor | float:
+        axes, _ = node.attr or self.axes
+        levels = sum((args[0].shape[axis]).bit_length() for axis in axes)
+        size: Tensor = self.value(None, node, args[0].abs())
+        return 2 * (levels + 2) * UNIT * size
+
+    def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
+        return Moved(self.value(run, node, *radii))
+
+
+class _MeanNode(_SumNode):
+    """Over the samples; with an attribute, over those axes."""
+
+    name, whole = "mean", False
+    axes = (-2,), False
+
+    def _count(self, node: Node, a: Any) -> float:
+        axes, _ = node.attr or self.axes
+        return float(math.prod(a.shape[axis] for axis in axes))
+
+    def bounds(self, node: Node, *args: Any) -> Any:
+        return args[0]
+
+    def clean(self, node: Node, args: list[bool]) -> bool:
+        return all(args)
+
+
+# ---------------------------------------------------------------------------------------------
+# scalar functions, and what jumps
+# ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _LocalFunction:
+    """A scalar function where it is evaluated: an enclosure of its values, and a slope."""
+
+    call: Any  # a tree, or a ScalarFunction
+    low: Tensor
+    high: Tensor
+    slope: Tensor
+
+
+class _ApplyNode(NodeOperation):
+    """A scalar function, a tree or a :class:`~iceform.expressions.ScalarFunction`.
+
+    On the tape its slope is a number a place, the middle of an enclosure, and what it is off by is
+    part of the remainder: f(x - e) - f(x) = -f'(s) e with s between.
+    """
+
+    name, shown = "apply", "function"
+
+    def value(self, run: Any, node: Node, *args: Any) -> Any:
+        f = node.attr
+        return f.call(args[0]) if isinstance(f, ScalarFunction) else evaluate(f, args[0])
+
+    def balls(self, run: Any, node: Node, *args: Any) -> Any:
+        return ball_function(node.attr)(args[0])
+
+    def bounds(self, node: Node, *args: Any) -> Any:
+        return args[0].of(node.attr)
+
+    def clean(self, node: Node, args: list[bool]) -> bool:
+        return args[0] and float(evaluate(node.attr, torch.zeros(1, dtype=torch.float64))) == 0
+
+    def at(self, node: Node, *args: Tensor) -> Node:
+        (low, high), (least, most) = _between(node.attr, args[0], args[0])
+        slope = (0.5 * least + 0.5 * most).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+        return replace(node, attr=_LocalFunction(node.attr, low, high, slope))
+
+    def rounding(self, node: Node, out: Tensor, *args: Tensor) -> Tensor | float:
+        return torch.maximum(out - node.attr.low, node.attr.high - out)
+
+    def tangent(self, run: Any, node: Node, *args: Tensor) -> Callable[..., Tensor]:
+        return partial(torch.mul, node.attr.slope)
+
+    def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
+        (z,), (radius,), slope = args, radii, node.attr.slope
+        ends = ((z - radius, -math.inf), (z + radius, math.inf))
+        box = (torch.nextafter(end, torch.full_like(end, far)) for end, far in ends)
+        _, (least, most) = _between(node.attr.call, *box)
+        apart = torch.maximum(slope - least, most - slope)
+        return Moved(slope.abs() * radius, _times(apart, radius))
+
+
+def _between(f: Any, low: Tensor, high: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Enclosures of the values, and of the slopes, between two places."""
+    cells = Interval(low.flatten().cpu(), high.flatten().cpu())
+    jet = f.jets(cells, 1) if isinstance(f, ScalarFunction) else jets(f, cells, 1)
+    found = (jet[0], jet[1])
+    return [tuple(e.to(low.device).reshape(low.shape) for e in (k.low, k.high)) for k in found]  # type: ignore[misc]
+
+
+class _MaximumNode(_PassedNode):
+    """With d = a - b > 0, max(a - e, b - f) = a - e + max(0, e - f - d)."""
+
+    name = "maximum"
+    sign = 1.0
+
+    def value(self, run: Any, node: Node, *args: Any) -> Any:
+        return torch.maximum(*args)
+
+    def bounds(self, node: Node, *args: Any) -> Any:
+        return Range(max(a.low for a in args), max(a.high for a in args))
+
+    def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
+        ahead, (p, q) = self.sign * (args[0] - args[1]), radii
+        first = torch.where(ahead > 0, p, torch.where(ahead < 0, q, 0.5 * (p + q)))
+        rest = (p + q - ahead.abs()).clamp(min=0.0).nan_to_num(nan=math.inf)
+        return Moved(first, rest)
+
+
+class _MinimumNode(_MaximumNode):
+    name, sign = "minimum", -1.0
+
+    def value(self, run: Any, node: Node, *args: Any) -> Any:
+        return torch.minimum(*args)
+
+    def bounds(self, node: Node, *args: Any) -> Any:
+        return Range(min(a.low for a in args), min(a.high for a in args))
+
+
+class _JumpNode(NodeOperation):
+    """Constant between its jumps."""
+
+    def tangent(self, run: Any, node: Node, *args: Tensor) -> Callable[..., Tensor]:
+        return lambda t: 0.0 * t
+
+
+class _StepNode(_JumpNode):
+    name, exact = "step", True
+
+    def value(self, run: Any, node: Node, *args: Any) -> Any:
+        (a,) = args
+        return (a >= 0 if node.attr else a > 0).to(a)
+
+    def balls(self, run: Any, node: Node, *args: Any) -> Any:
+        (a,) = args
+        decided = not any(t.contains(0) for t in a.flat)
+        run.note(node, list(a.flat), decided, "a comparison is too close to a tie to be decided")
+        arb = ball_arithmetic().arb
+        return np.frompyfunc(lambda t: arb(1 if t > 0 else 0), 1, 1)(a)
+
+    def bounds(self, node: Node, *args: Any) -> Any:
+        return Range(0.0, 1.0)
+
+    def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
+        near = (args[0].abs() <= radii[0]) & (radii[0] > 0)
+        return Moved(torch.zeros_like(out), near.to(out))
+
+
+class _WholeNode(_JumpNode):
+    name = "whole"
+
+    def value(self, run: Any, node: Node, *args: Any) -> Any:
+        nearest = torch.floor(args[0] + 0.5)
+        return (nearest == 0).to(nearest) if node.attr[0] == "zero" else nearest
+
+    def balls(self, run: Any, node: Node, *args: Any) -> Any:
+        (a,) = args
+        if not all(t.is_finite() for t in a.flat):
+            run.note(node, [], False, "what is to be rounded is known too roughly")
+        near = [math.floor(float(t.mid()) + 0.5) for t in a.flat]
+        apart = [s * (t - k) + 0.5 for t, k in zip(a.flat, near, strict=True) for s in (1, -1)]
+        why = "which whole number is nearest cannot be decided"
+        run.note(node, apart, all(t > 0 for t in apart), why)
+        numbers = [float(k == 0) if node.attr[0] == "zero" else float(k) for k in near]
+        return BallTensor.of(torch.tensor(numbers, dtype=torch.float64).reshape(a.shape))
+
+    def bounds(self, node: Node, *args: Any) -> Any:
+        (a,) = args
+        if node.attr[0] == "zero" or not a.finite:
+            return Range(0.0, 1.0) if node.attr[0] == "zero" else a
+        return Range(math.floor(a.low + 0.5), math.floor(a.high + 0.5))
+
+    def rounding(self, node: Node, out: Tensor, *args: Tensor) -> Tensor | float:
+        return self._jumps(args[0], 2 * UNIT * args[0].abs().clamp(min=1.0)).to(out)
+
+    def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
+        most = 1.0 if node.attr[0] == "zero" else 1.0 + radii[0]
+        jumps = self._jumps(args[0], radii[0]) & (radii[0] > 0)
+        return Moved(torch.zeros_like(out), torch.where(jumps, most, 0.0))
+
+    def _jumps(self, a: Tensor, radius: Tensor) -> Tensor:
+        """Whether a half lies within the radius, or may."""
+        away = (a - torch.floor(a) - 0.5).abs()
+        return ~(away > (1 + 2 * UNIT) * radius + UNIT)
+
+
+# ---------------------------------------------------------------------------------------------
+# attention
+# ---------------------------------------------------------------------------------------------
+
+
+class _SoftmaxNode(NodeOperation):
+    r"""Over the last axis.
+
+    Along a segment l - t e the weights have :math:`p_i'' = p_i ((e_i - \bar e)^2 - \mathrm{Var})`,
+    mean and variance by p, and with |e| <= m they grow by at most e^{2m}. Logits that are certainly
+    800 below the largest weigh nothing.
+    """
+
+    name = "softmax"
+
+    def value(self, run: Any, node: Node, *args: Any) -> Any:
+        return torch.softmax(args[0], -1)
+
+    def rounding(self, node: Node, out: Tensor, *args: Tensor) -> Tensor | float:
+        # exp within 2 units, its argument within a unit of the gap; then a sum and a quotient.
+        (x,) = args
+        gaps = (x.amax(-1, keepdim=True) - x).clamp(max=_DEAD)
+        worst = (out * gaps).sum(-1, keepdim=True)
+        return 2 * UNIT * out * (gaps + worst + x.shape[-1] + 8)
+
+    def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
+        (logits,), (radius,) = args, radii
+        least = (logits - radius).amax(-1, keepdim=True)
+        alive = logits + radius >= least - _DEAD
+        radius = torch.where(alive, radius, 0.0)
+        grown = (2 * radius.amax(-1, keepdim=True)).exp()
+        mean = (out * radius).sum(-1, keepdim=True)
+        square = (out * radius**2).sum(-1, keepdim=True)
+        bent = torch.maximum((radius + mean * grown) ** 2, square * grown)
+        return Moved(out * (radius + mean), 0.5 * grown * out * bent + SAFE_MINIMUM)
+
+
+class _AttendNode(NodeOperation):
+    name = "attend"
+
+    def value(self, run: Any, node: Node, *args: Any) -> Any:
+        q, k, v, *bias = args
+        scores = q @ run.lanes(k).T
+        if bias:
+            scores = scores + run.lanes(bias[0])[:, 0]
+        return torch.softmax(scores, -1) @ run.lanes(v)
+
+    def bounds(self, node: Node, *args: Any) -> Any:
+        return args[2]
+
+    def expand(self, run: Any, node: Node, apply: Callable[..., Any], *args: Any) -> Any:
+        q, k, v, *bias = args
+        lanes = Moving(run.lanes)
+        row = Moving(lambda b: run.lanes(b)[:, 0])
+        return attention(
+            apply, q, apply("move", k, attr=lanes), apply("move", v, attr=lanes),
+            *(apply("move", b, attr=row) for b in bias),
+        )  # fmt: skip
+
+
+def attention(apply: Callable[..., Any], q: Any, k: Any, v: Any, *biases: Any) -> Any:
+    """softmax(q k' + b) v in steps."""
+    logits = apply("matmul", q, apply("move", k, attr=Moving(_turned)))
+    for bias in biases:
+        logits = apply("add", logits, bias)
+    return apply("matmul", apply("softmax", logits), v)
+
+
+def _turned(x: Tensor) -> Tensor:
+    return x.mT
