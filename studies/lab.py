@@ -27,10 +27,8 @@ import torch
 
 from iceform import lab, store
 from iceform.cli.failures import one_line_errors
-from iceform.lab.starts import start_named
-from iceform.lab.training import _TrainingStack
 
-__all__ = ["EXPERIMENTS", "Experiment", "main", "profile", "run", "tables_of"]
+__all__ = ["EXPERIMENTS", "Experiment", "main", "run", "tables_of"]
 
 KIND = "lab study"
 _ALL = ("random", "compiled", "copy head", "shuffled", "circuit only", "looped", "random looped")
@@ -65,21 +63,23 @@ class Experiment:
 
 
 def _plan(dim: int, layers: int, width: int, heads: int, inner: int, examples: int,
-          steps: int, batch: int) -> lab.TrainingPlan:  # fmt: skip
+          steps: int, batch: int, same_prompts: bool = False) -> lab.TrainingPlan:  # fmt: skip
     shape = lab.GPT2Shape(dim, layers, width, heads, inner, 2 * examples)
-    return lab.TrainingPlan(lab.InContextTask("noisy", dim, 0.1), shape, steps, batch)
+    task = lab.InContextTask("noisy", dim, 0.1)
+    return lab.TrainingPlan(task, shape, steps, batch, same_prompts=same_prompts)
 
 
+# Seeds of those that are kept differ in first weights alone.
 EXPERIMENTS = {
     "small": Experiment(
-        _plan(2, 4, 40, 4, 64, 12, 2500, 32),
+        _plan(2, 4, 40, 4, 64, 12, 2500, 32, same_prompts=True),
         ("random", "compiled", "copy head", "shuffled"),
         (3e-3,),
         seeds=3,
         reached=0.4,
     ),
     "d5": Experiment(
-        _plan(5, 8, 128, 8, 512, 32, 6000, 64),
+        _plan(5, 8, 128, 8, 512, 32, 6000, 64, same_prompts=True),
         _ALL,
         (1e-4, 3e-4, 1e-3),
         seeds=5,
@@ -88,7 +88,7 @@ EXPERIMENTS = {
     # The shape of d5, so that nothing but the dimension differs, for twice as long: ten numbers
     # take longer to be learned. A width of 256 and 12 layers would cost eight times as much.
     "d10": Experiment(
-        _plan(10, 8, 128, 8, 512, 32, 12_000, 64),
+        _plan(10, 8, 128, 8, 512, 32, 12_000, 64, same_prompts=True),
         _ALL,
         (3e-4, 1e-3),
         seeds=3,
@@ -140,40 +140,6 @@ def run(
     path = out / f"{name}.json"
     store.write_json(path, content, KIND)
     return path
-
-
-def profile(
-    experiment: Experiment, steps: int, *, device: str, backend: str, precision: str
-) -> str:
-    """How long a step of all networks is, once everything is compiled, and a measurement."""
-    plan = experiment.plan
-    starts = [start_named(name, plan.shape) for name in experiment.starts]
-    cells = [(s, lr, seed) for s in starts for lr in experiment.lr for seed in experiment.each_seed]
-    began = time.monotonic()
-    stack = _TrainingStack(plan, cells, device, backend, precision)
-    for _ in range(3):
-        stack.advance()
-    stack.measure()  # waits
-    marks = [time.monotonic()]
-    for _ in range(steps):
-        stack.advance()
-    marks.append(time.monotonic())
-    stack.step_done()
-    marks.append(time.monotonic())
-    stack.measure()
-    marks.append(time.monotonic())
-    milliseconds = 1000 * (marks[2] - marks[0]) / steps
-    told = {
-        "networks": len(cells), "backend": backend, "precision": precision,
-        "ms a step": milliseconds, "of them on the host": 1000 * (marks[1] - marks[0]) / steps,
-        "s before the first": marks[0] - began, "s a measurement": marks[3] - marks[2],
-        "minutes": (milliseconds * plan.steps / 1000 + plan.points * (marks[3] - marks[2])) / 60,
-        "GiB": torch.cuda.max_memory_allocated() / 2**30 if "cuda" in device else 0.0,
-        "mean error": sum(stack.curve[-1][1]) / len(cells),
-    }  # fmt: skip
-    return ", ".join(
-        f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in told.items()
-    )
 
 
 def tables_of(
@@ -248,7 +214,12 @@ def main(words: Sequence[str] | None = None) -> int:
     by = {"device": options.device, "backend": options.backend, "precision": options.precision}
     with one_line_errors("finished steps are kept; run it again to go on"):
         if options.profile:
-            print(profile(experiment, options.profile, **by))
+            crossed = {"lr": experiment.lr, "seeds": experiment.seeds}
+            told = lab.profile(
+                experiment.starts, experiment.plan, **crossed, steps=options.profile, **by
+            )
+            print(", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}"
+                            for k, v in told.items()))  # fmt: skip
         else:
             name = options.name or options.experiment
             print(run(name, options.out, experiment, every=options.every, **by))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from iceform import lab, store
-from studies.lab import EXPERIMENTS, KIND, run
+from studies.lab import EXPERIMENTS, KIND, main, run
 
 FOLDER = Path(__file__).parents[2] / "results" / "lab"
 SMALL = EXPERIMENTS["small"]
@@ -16,28 +16,35 @@ SMALL = EXPERIMENTS["small"]
 pytestmark = pytest.mark.skipif(not FOLDER.exists(), reason="results are not in the package")
 
 
+def kept_of(name):
+    return store.read_json(FOLDER / f"{name}.json", KIND)
+
+
 @pytest.fixture(scope="module")
 def kept():
-    return store.read_json(FOLDER / "small.json", KIND)
+    return kept_of("small")
 
 
-def test_the_kept_file_is_of_the_experiment_as_it_stands(kept):
-    assert kept["experiment"] == json.loads(json.dumps(dataclasses.asdict(SMALL)))
-    seeds = SMALL.each_seed
-    crossed = [(start, lr, seed) for start in SMALL.starts for lr in SMALL.lr for seed in seeds]
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_kept_file_is_of_the_experiment_as_it_stands(name):
+    whole, kept = EXPERIMENTS[name], kept_of(name)
+    assert kept["experiment"] == json.loads(json.dumps(dataclasses.asdict(whole)))
+    crossed = [(start, lr, seed) for start in whole.starts for lr in whole.lr
+               for seed in whole.each_seed]  # fmt: skip
     assert [(c["start"], c["lr"], c["seed"]) for c in kept["cells"]] == crossed
     for cell in kept["cells"]:
-        assert cell["curve"][-1][0] == SMALL.plan.steps
+        assert [step for step, _ in cell["curve"]] == whole.plan.measured_at()
 
 
 @pytest.mark.parametrize("start", SMALL.kept)
-def test_a_kept_network_has_the_error_that_the_file_says(kept, start):
-    network = lab.load_network(FOLDER / "small" / start)
-    assert network.shape == SMALL.plan.shape
-    x, y, clean, _ = SMALL.plan.held_out_prompts()
+@pytest.mark.parametrize("name", ["small", pytest.param("d5", marks=pytest.mark.slow)])
+def test_a_kept_network_has_the_error_that_the_file_says(name, start):
+    network, plan = lab.load_network(FOLDER / name / start), EXPERIMENTS[name].plan
+    assert network.shape == plan.shape
+    x, y, clean, _ = plan.held_out_prompts()
     with torch.no_grad():
         errors = (network(x, y) - clean).square().mean(0)
-    told = min((c for c in kept["cells"] if c["start"] == start and c["seed"] == 0),
+    told = min((c for c in kept_of(name)["cells"] if c["start"] == start and c["seed"] == 0),
                key=lambda cell: cell["curve"][-1][1])  # fmt: skip
     torch.testing.assert_close(errors, torch.tensor(told["by_context"]), rtol=1e-3, atol=1e-5)
 
@@ -64,6 +71,14 @@ def test_the_large_experiments_are_crossed_as_they_should_be():
             "random", "compiled", "copy head", "shuffled", "circuit only", "looped", "random looped"
         }  # fmt: skip
         lab.compiled("dual", experiment.plan.shape)
+
+
+def test_steps_are_timed_by_the_command(capsys):
+    given = ["--profile", "1", "--starts", "random", "--seeds", "0", "--steps", "100"]
+    assert main(["small", *given]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("networks 1, backend plain, precision float32, ms a step ")
+    assert ", minutes " in told
 
 
 @pytest.mark.slow

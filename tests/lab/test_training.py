@@ -5,8 +5,17 @@ import dataclasses
 import pytest
 import torch
 
-from iceform.errors import BoundError, IntegrityError, ProgramError, ShapeError
-from iceform.lab import GPT2Shape, InContextTask, TrainingPlan, TrainingStart, compiled, train
+from iceform.errors import BoundError, DeviceError, IntegrityError, ProgramError, ShapeError
+from iceform.lab import (
+    GPT2Shape,
+    InContextTask,
+    TrainingPlan,
+    TrainingStart,
+    compiled,
+    profile,
+    random_network,
+    train,
+)
 from iceform.lab.starts import start_named
 from iceform.lab.training import _TrainingStack
 
@@ -127,6 +136,28 @@ def test_training_learns_and_says_when():
     assert sum(cell.by_context) / len(cell.by_context) == pytest.approx(cell.error)
 
 
+def test_every_seed_sees_prompts_of_its_own_unless_told_otherwise():
+    """Seeds that differ in their upper bits alone too: torch's generator looks at the lower 32."""
+    seeds, same = (
+        (0, 1, 2, 1 << 32, (1 << 32) + 1, -1),
+        dataclasses.replace(PLAN, same_prompts=True),
+    )
+    for draws in ([PLAN.prompts(seed, 3).x for seed in seeds],
+                  [PLAN.prompts(1, step).x for step in range(PLAN.steps)]):  # fmt: skip
+        for i, one in enumerate(draws):
+            assert all(not torch.isclose(one, other).any() for other in draws[:i])
+    for seed in seeds:
+        # The prompts of the experiments that are kept: those of the step alone.
+        as_kept = PLAN.task.draw(PLAN.batch, PLAN.length, torch.Generator().manual_seed(3))
+        assert torch.equal(same.prompts(seed, 3).x, as_kept.x)
+    (one, other), (a, b) = (
+        train(["circuit only"], plan, lr=[1e-2], seeds=2) for plan in (PLAN, same)
+    )
+    assert one.curve[0] == other.curve[0] == a.curve[0]
+    assert one.curve[-1] != other.curve[-1]
+    assert_same([a], [b])
+
+
 def test_held_out_prompts_are_never_trained_on():
     held_out = PLAN.held_out_prompts().x[:4]
     for seed in range(3):
@@ -141,6 +172,13 @@ def test_bad_training_is_refused_before_it_begins():
         (lambda: train(["random"] * 2, PLAN, lr=[1e-3]), ProgramError, "names of their own"),
         (lambda: train(["random"], PLAN, lr=[-1.0]), BoundError, "lr must be positive"),
         (lambda: train(["random"], PLAN, lr=[1e-3], seeds=0), ShapeError, "seeds"),
+        (lambda: train(["random"], PLAN, lr=[1e-3], precision="tf32"), DeviceError,
+         "of CUDA devices, not of cpu"),
+        (lambda: train(["random"], PLAN, lr=[1e-3], precision="half"), ProgramError,
+         "float32, tf32"),
+        (lambda: train(["random"], PLAN, lr=[1e-3], backend="jit"), ProgramError,
+         "plain, compiled, triton"),
+        (lambda: profile(["random"], PLAN, lr=[1e-3], steps=0), ShapeError, "steps"),
         (lambda: dataclasses.replace(PLAN, steps=0), ShapeError, "steps"),
         (lambda: dataclasses.replace(PLAN, examples=5), ShapeError, "holds 1 to 4"),
         (lambda: dataclasses.replace(PLAN, task=InContextTask(dim=2)), ShapeError, "dim 2 and"),
@@ -156,3 +194,38 @@ def test_an_error_that_is_no_number_is_named():
     stack.weights["wpe.weight"][:] = torch.nan
     with pytest.raises(BoundError, match=r"random \(lr 0.001, seed 7\) has no finite error"):
         stack.measure()
+
+
+@pytest.mark.slow
+def test_compiled_layers_train_what_plain_ones_do():
+    """Every start's own treatment too: a mask, a loop, and rates beside each other."""
+    starts, given = ["random", "circuit only", "looped"], {"lr": [1e-3, 1e-2], "together": 6}
+    x, y, *_ = PLAN.held_out_prompts()
+    both = (train(starts, PLAN, **given, backend=name) for name in ("plain", "compiled"))
+    for plain, fused in zip(*both, strict=True):
+        torch.testing.assert_close(fused.network(x, y), plain.network(x, y), rtol=1e-3, atol=1e-4)
+        assert fused.error != fused.curve[0][1]
+
+
+def test_a_profile_is_of_the_whole_training():
+    plan = dataclasses.replace(PLAN, steps=600_000)
+    told = profile(["random"], plan, lr=[1e-3, 1e-2], seeds=1, steps=2)
+    assert (told["networks"], told["backend"], told["precision"]) == (2, "plain", "float32")
+    minutes = told["ms a step"] * 10 + told["s a measurement"] * PLAN.points / 60
+    assert told["minutes"] == pytest.approx(minutes)
+    assert told["ms a step"] >= told["of them on the host"] > 0
+    assert told["mean error"] > 0
+
+
+def test_a_network_is_moved_whole_and_stays_where_it_was():
+    """Every tensor, and what it was made of."""
+    network = compiled("primal", SHAPE)
+    moved = network.to("meta")
+    assert {t.device.type for t in moved.tensors.values()} == {"meta"}
+    assert {t.device.type for t in network.tensors.values()} == {"cpu"}
+    assert (moved.algorithm, moved.shape, moved.name) == (
+        network.algorithm, network.shape, network.name
+    )  # fmt: skip
+    again = random_network(SHAPE).to("cpu")
+    x, y, *_ = PLAN.held_out_prompts()
+    assert torch.equal(again(x, y), random_network(SHAPE)(x, y))

@@ -37,7 +37,7 @@ from iceform.lab.shape import GPT2Shape
 from iceform.lab.starts import STARTS, TrainingStart
 from iceform.lab.tables import LabTable
 from iceform.lab.tasks import TASKS, InContextTask
-from iceform.lab.training import BACKENDS, PRECISIONS, TrainedCell, TrainingPlan, train
+from iceform.lab.training import BACKENDS, PRECISIONS, TrainedCell, TrainingPlan, profile, train
 
 __all__ = [
     "BACKENDS",
@@ -65,6 +65,7 @@ __all__ = [
     "named",
     "nearest",
     "probe",
+    "profile",
     "random_network",
     "shifted",
     "train",

@@ -64,6 +64,9 @@ class TrainingPlan:
         Prompts that errors are measured on.
     points
         Measurements along the way.
+    same_prompts
+        Whether every seed sees the prompts of seed 0, so that seeds differ in their first weights
+        alone.
     """
 
     task: InContextTask
@@ -73,6 +76,7 @@ class TrainingPlan:
     examples: int | None = None
     held_out: int = 256
     points: int = 50
+    same_prompts: bool = False
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "held_out", "points"):
@@ -91,7 +95,7 @@ class TrainingPlan:
 
     def prompts(self, seed: int, step: int, count: int | None = None) -> Examples:
         """What a seed sees at a step."""
-        source = torch.Generator().manual_seed((seed << 32) + step)
+        source = torch.Generator().manual_seed(_drawn_from(0 if self.same_prompts else seed, step))
         return self.task.draw(count or self.batch, self.length, source)
 
     def held_out_prompts(self) -> Examples:
@@ -147,6 +151,16 @@ class TrainedCell:
             "start": self.start, "lr": self.lr, "seed": self.seed, "curve": self.curve,
             "by_context": self.by_context,
         }  # fmt: skip
+
+
+def _drawn_from(seed: int, step: int) -> int:
+    """Where the prompts of a step are drawn from: another number for every step of a seed.
+
+    torch's generator on a CPU looks at the lower 32 bits of its seed alone, so both are in those:
+    every seed counts its steps from a place of its own, seed 0 from 0.
+    """
+    first, own = (sha256(str(s).encode()).digest()[:4] for s in (0, seed))
+    return (int.from_bytes(own) - int.from_bytes(first) + step) % 2**32
 
 
 def _adam(
@@ -437,13 +451,7 @@ def train(
     IntegrityError
         If the folder holds checkpoints of another training.
     """
-    chosen = [s if isinstance(s, TrainingStart) else start_named(s, plan.shape) for s in starts]
-    names = [start.name for start in chosen]
-    if not chosen or len({*names}) != len(names):
-        raise ProgramError(f"starts need names of their own, got {names}")
-    rates = [check_positive("lr", rate) for rate in lr]
-    which = list(range(check_size("seeds", seeds))) if isinstance(seeds, int) else list(seeds)
-    cells = [(start, rate, seed) for start in chosen for rate in rates for seed in which]
+    cells = _crossed(starts, plan, lr, seeds)
     groups = list(_groups(cells, together, device))
     out: list[TrainedCell] = []
     for number, group in enumerate(groups):
@@ -457,6 +465,81 @@ def train(
         out += stack.results()
     order = {(start.name, rate, seed): i for i, (start, rate, seed) in enumerate(cells)}
     return sorted(out, key=lambda cell: order[cell.start, cell.lr, cell.seed])
+
+
+def profile(
+    starts: Sequence[str | TrainingStart],
+    plan: TrainingPlan,
+    *,
+    lr: Sequence[float],
+    seeds: int | Sequence[int] = 1,
+    steps: int = 20,
+    device: str = "cpu",
+    backend: str = "plain",
+    precision: str = "float32",
+) -> dict[str, Any]:
+    """How long a training would be: a few of its steps, of all networks together, are timed.
+
+    Parameters
+    ----------
+    starts, plan, lr, seeds, device, backend, precision
+        As in :func:`train`.
+    steps
+        To be timed, behind a few that are not: they compile.
+
+    Returns
+    -------
+    dict
+        "ms a step" and how many of them the host is busy, "s before the first" and "s a
+        measurement", the whole training in "minutes", the most "GiB" on a GPU, and the mean error
+        behind the steps.
+
+    Examples
+    --------
+    >>> shape = GPT2Shape(dim=1, layers=4, width=32, heads=2, positions=8)
+    >>> plan = TrainingPlan(InContextTask(), shape, steps=100, batch=2, held_out=2)
+    >>> profile(["random"], plan, lr=[1e-3], steps=1)["networks"]
+    1
+    """
+    check_size("steps", steps)
+    cells, began = _crossed(starts, plan, lr, seeds), time.monotonic()
+    stack = _TrainingStack(plan, cells, device, backend, precision)
+    for _ in range(3):
+        stack.advance()
+    stack.measure()  # waits
+    marks = [time.monotonic()]
+    for _ in range(steps):
+        stack.advance()
+    marks.append(time.monotonic())
+    stack.step_done()
+    marks.append(time.monotonic())
+    stack.measure()
+    marks.append(time.monotonic())
+    step, measurement = (marks[2] - marks[0]) / steps, marks[3] - marks[2]
+    return {
+        "networks": len(cells), "backend": backend, "precision": precision,
+        "ms a step": 1000 * step, "of them on the host": 1000 * (marks[1] - marks[0]) / steps,
+        "s before the first": marks[0] - began, "s a measurement": measurement,
+        "minutes": (step * plan.steps + measurement * plan.points) / 60,
+        "GiB": torch.cuda.max_memory_allocated() / 2**30 if "cuda" in device else 0.0,
+        "mean error": sum(stack.curve[-1][1]) / len(cells),
+    }  # fmt: skip
+
+
+def _crossed(
+    starts: Sequence[str | TrainingStart],
+    plan: TrainingPlan,
+    lr: Sequence[float],
+    seeds: int | Sequence[int],
+) -> list[tuple[TrainingStart, float, int]]:
+    """Every start with every rate and seed."""
+    chosen = [s if isinstance(s, TrainingStart) else start_named(s, plan.shape) for s in starts]
+    names = [start.name for start in chosen]
+    if not chosen or len({*names}) != len(names):
+        raise ProgramError(f"starts need names of their own, got {names}")
+    rates = [check_positive("lr", rate) for rate in lr]
+    which = list(range(check_size("seeds", seeds))) if isinstance(seeds, int) else list(seeds)
+    return [(start, rate, seed) for start in chosen for rate in rates for seed in which]
 
 
 def _finish(
