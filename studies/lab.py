@@ -214,9 +214,13 @@ def main(words: Sequence[str] | None = None) -> int:
     by = {"device": options.device, "backend": options.backend, "precision": options.precision}
     with one_line_errors("finished steps are kept; run it again to go on"):
         if options.profile:
-            crossed = {"lr": experiment.lr, "seeds": experiment.seeds}
             told = lab.profile(
-                experiment.starts, experiment.plan, **crossed, steps=options.profile, **by
+                experiment.starts,
+                experiment.plan,
+                lr=experiment.lr,
+                seeds=experiment.seeds,
+                steps=options.profile,
+                **by,
             )
             print(", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}"
                             for k, v in told.items()))  # fmt: skip
