@@ -23,8 +23,10 @@ _ROWS_PER_WARP = 16
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _load(asked_ptr, part, tokens, heads, HEAD: tl.constexpr, ROWS: tl.constexpr,
-          COLUMNS: tl.constexpr, PARTS: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+def _load(  # type: ignore[no-untyped-def]
+    asked_ptr, part, tokens, heads, HEAD: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
     """One head of a prompt's part of several, zeros outside of it; where it is and what of it."""
     prompt, head = tl.program_id(0) // heads, tl.program_id(0) % heads
     row, column = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
@@ -45,8 +47,10 @@ def _shares(query, key, scale, ROWS: tl.constexpr, PRECISION: tl.constexpr):  # 
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _forward(asked_ptr, out_ptr, tokens, heads, scale, HEAD: tl.constexpr, ROWS: tl.constexpr,
-             COLUMNS: tl.constexpr, PRECISION: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+def _forward(  # type: ignore[no-untyped-def]
+    asked_ptr, out_ptr, tokens, heads, scale, HEAD: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     query, _, _ = _load(asked_ptr, 0, tokens, heads, HEAD, ROWS, COLUMNS, 3)
     key, _, _ = _load(asked_ptr, 1, tokens, heads, HEAD, ROWS, COLUMNS, 3)
     value, _, _ = _load(asked_ptr, 2, tokens, heads, HEAD, ROWS, COLUMNS, 3)
@@ -56,8 +60,10 @@ def _forward(asked_ptr, out_ptr, tokens, heads, scale, HEAD: tl.constexpr, ROWS:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _backward(asked_ptr, gradient_ptr, out_ptr, tokens, heads, scale, HEAD: tl.constexpr,
-              ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+def _backward(  # type: ignore[no-untyped-def]
+    asked_ptr, gradient_ptr, out_ptr, tokens, heads, scale, HEAD: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     query, at_query, inside = _load(asked_ptr, 0, tokens, heads, HEAD, ROWS, COLUMNS, 3)
     key, at_key, _ = _load(asked_ptr, 1, tokens, heads, HEAD, ROWS, COLUMNS, 3)
     value, at_value, _ = _load(asked_ptr, 2, tokens, heads, HEAD, ROWS, COLUMNS, 3)

@@ -59,7 +59,7 @@ def _attended(asked: Tensor, shape: GPT2Shape) -> States:
     query, key, value = heads
     logits = query @ key.mT / math.sqrt(shape.head_size)
     hidden = torch.full((t, t), -torch.inf, dtype=asked.dtype, device=asked.device).triu(1)
-    read = (logits + hidden).softmax(-1) @ value
+    read: Tensor = (logits + hidden).softmax(-1) @ value
     return read.transpose(2, 3).reshape(e, b, t, shape.width)
 
 

@@ -188,7 +188,7 @@ class _TrainingPasses:
 
 def _passes(backend: str, precision: str, device: torch.device) -> _TrainingPasses:
     check_choice("backend", backend, BACKENDS)
-    check_choice("precision", precision, PRECISIONS)
+    check_choice("precision", precision, tuple(PRECISIONS))
     if precision == "tf32" and device.type != "cuda":
         raise DeviceError(
             f"precision='tf32' is of CUDA devices, not of {device}; leave it at float32"
