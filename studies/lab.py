@@ -183,7 +183,9 @@ def _told(done: int, total: int) -> None:
 def _chosen(options: Any) -> Experiment:
     """The experiment, or the part of it that was asked for."""
     whole = EXPERIMENTS[options.experiment]
-    parts = {n: tuple(v) for n in ("starts", "lr", "seeds") if (v := getattr(options, n))}
+    parts: dict[str, Any] = {
+        n: tuple(v) for n in ("starts", "lr", "seeds") if (v := getattr(options, n))
+    }
     plan = whole.plan if options.steps is None else replace(whole.plan, steps=options.steps)
     return replace(whole, plan=plan, **parts)
 

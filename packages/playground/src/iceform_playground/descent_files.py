@@ -26,7 +26,7 @@ from iceform_playground.onnx_graph import exported
 from iceform_playground.weights_file import WeightsFile
 
 _SAMPLES = 24
-_SETTINGS = {"lr": 1.0, "penalty": 0.05, "momentum": 0.5}
+_SETTINGS: dict[str, Any] = {"lr": 1.0, "penalty": 0.05, "momentum": 0.5}
 _CODE = """\
 spec = ice.targets.LinearDescent(dim=2, steps=12, positions=64, pairs=4)
 model = ice.targets.write("gpt2", spec, folder)
@@ -37,6 +37,11 @@ slope = model.read(out.last_hidden_state)"""
 
 class DescentRun(nn.Module):
     """Points and gates in; coefficients by layer, and the attention of the state token, out."""
+
+    of_x: Tensor
+    of_y: Tensor
+    empty: Tensor
+    reads: Tensor
 
     def __init__(self, network: nn.Module, spec: LinearDescent) -> None:
         super().__init__()
@@ -52,7 +57,8 @@ class DescentRun(nn.Module):
         reads = unmirrored(spec.design, torch.eye(width, dtype=torch.float64)[None])[0]
         self.register_buffer("reads", reads[:, spec.design.features["w"]])
         self._gates: list[Tensor] = []
-        for layer, block in enumerate(network.h):
+        blocks: Any = network.h
+        for layer, block in enumerate(blocks):
             block.attn.c_proj.register_forward_pre_hook(self._gate(layer))
 
     def _gate(self, layer: int) -> Any:
@@ -138,8 +144,10 @@ def _about(spec: LinearDescent, network: nn.Module, weights: WeightsFile) -> dic
     certificate = spec.certificate(domain, **_SETTINGS)
     sha = hashlib.sha256()
     for piece in weights.digested:
-        text = isinstance(piece, str)
-        sha.update(piece.encode() if text else weights.data[piece[0] : sum(piece)])
+        if isinstance(piece, str):
+            sha.update(piece.encode())
+        else:
+            sha.update(weights.data[piece[0] : sum(piece)])
     ticks, pairs = list(spec.combination.ticks), spec.combination
     truth = spec.design.ground_truth()[0]
     x, y = samples(points())

@@ -143,7 +143,7 @@ def _between(low: float, high: float) -> Jet:
 
 
 def _around(value: Decimal) -> Jet:
-    """A constant of 28 digits, between its neighbours."""
+    """A decimal constant, between the floats beside it."""
     near = float(value)
     low = math.nextafter(near, -math.inf) if Decimal(near) > value else near
     return _between(low, math.nextafter(low, math.inf))
