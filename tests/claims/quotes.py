@@ -311,7 +311,6 @@ STATED: list[tuple[str, str, str, list[str]]] = [
             "1024",
             "2.11",
             "3.6",
-            "2.13",
             "10^5 samples",
             "30 ms",
         ],
@@ -366,7 +365,6 @@ STATED: list[tuple[str, str, str, list[str]]] = [
         ["384", "36", "200", "50", "1.5", "16", "32"],
     ),
     ("docs/networks.md", "asserted", "test_adjoint_networks.py", ["below 1.5 times what"]),
-    ("docs/networks.md", "defined", "W(1/e), and gelu beyond 8", ["0.2785", "5e-15"]),
     (
         "src/*",
         "defined",
