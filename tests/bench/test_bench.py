@@ -301,7 +301,10 @@ def test_softened_networks_are_measured_and_never_certified():
     close = soft.compiled.closeness()
     assert close["kind"] == "measured"
     assert 0 < close["median"] < 0.1
-    assert float(soft.compiled.network.reads.abs().max()) <= 256
+    largest, hard = (
+        float(case.compiled.network.reads.abs().max()) for case in (soft, loaded("vote.data.hard"))
+    )
+    assert largest <= hard / 100
     assert soft.compiled.config["layer_norm_epsilon"] == 1e-5  # as GPT-2 has it
     assert "certificate" not in json.dumps(close)
     assert not hasattr(soft, "certificate")
