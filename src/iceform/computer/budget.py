@@ -43,7 +43,7 @@ from iceform.computer.instructions import FLAG_GAP, Assembly, Instruction, Table
 from iceform.computer.layout import largest_result, largest_value
 from iceform.computer.loop_bounds import ErrorGrowth
 from iceform.computer.ranges import ProgramDomain, Ranges
-from iceform.computer.rounding import argument_rounding, instruction_rounding
+from iceform.computer.rounding import argument_rounding, instruction_rounding, others_weigh
 from iceform.computer.virtual import (
     JumpCurve,
     Read,
@@ -101,9 +101,12 @@ def budget(
         if virtual is None or virtual in out:
             continue
         table = assembled.assembly.table(i.table)
-        key = (i.table, *(bounds[n] for _, n in (*i.a.reads(), *i.b.reads())), bounds[i.dst])
+        reads = (*i.a.reads(), *i.b.reads())
+        key = (i.table, virtual.apart, *(bounds[n] for _, n in reads), bounds[i.dst])
         if key not in known:
-            known[key] = _rounding(assembled, i, bounds, samples, width, dtype, backend)
+            known[key] = _rounding(
+                assembled, i, bounds, samples, width, dtype, backend, virtual.apart
+            )
         rounding = known[key] + unit_roundoff(dtype) * virtual.rounded * held
         shift = (
             0.0
@@ -139,14 +142,15 @@ def _shift(
 
 def _rounding(
     assembled: Assembled, i: Instruction, bounds: Mapping[str, float], samples: int, width: int,
-    dtype: torch.dtype, backend: str,
+    dtype: torch.dtype, backend: str, apart: float,
 ) -> float:  # fmt: skip
     table = assembled.assembly.table(i.table)
     if table.jump is not None:
         return _of_jump(table, bounds[i.dst], unit_roundoff(dtype), backend)
     found = instruction_rounding(
-        assembled.assembly, i, bounds, samples=samples, width=width, dtype=dtype, backend=backend
-    )
+        assembled.assembly, i, bounds, samples=samples, width=width, dtype=dtype, backend=backend,
+        apart=apart,
+    )  # fmt: skip
     return (
         _by_interpolants(table, samples + width, dtype) if math.isnan(found.total) else found.total
     )
@@ -183,6 +187,7 @@ class _Errors:
     """Errors of registers, carried through the code."""
 
     own: Mapping[VirtualInstruction, Budget]
+    samples: int
     width: int
     turns: Mapping[VirtualLoop, tuple[int, int]]
     growths: Mapping[VirtualLoop, tuple[ErrorGrowth, ...]]
@@ -340,7 +345,12 @@ class _Errors:
             asks, size = self.off.get(self.before, 0.0), read.register.range.size
             moved = self.width * (self.before.range.size * error + size * asks + asks * error)
             moved = math.inf if math.isnan(moved) else moved
-            return error + 2 * size * math.tanh(min(moved, 700.0) / 2)
+            free = math.tanh(min(moved, 700.0) / 2)
+            if not read.apart:
+                return error + 2 * size * free
+            # What rounding adds rests on this too: where it is infinite, any average is possible.
+            others = others_weigh(moved, read.apart, self.samples)
+            return error + 2 * size * min(free, others) if math.isfinite(others) else math.inf
         return error
 
 
@@ -366,7 +376,7 @@ def certify(
     own = budget(assembled, ranges.domain.samples, width, dtype, backend)
     written = _written(assembled, ranges.domain, dtype)
     held = largest_value(assembled.assembly)
-    errors = _Errors(own, width, turns, growths, fused.flag, held, written)
+    errors = _Errors(own, ranges.domain.samples, width, turns, growths, fused.flag, held, written)
     errors.code(fused.code)
     terms = {name: errors.off.get(register, 0.0) for name, (register, _) in fused.outputs.items()}
     if errors.undecided:

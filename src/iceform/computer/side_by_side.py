@@ -168,7 +168,7 @@ def _like(
     width = max([(r.register.width or 1) for r, _ in ask.terms])
     question = Register("", node.samples, width, ask.range, clean=True)
     fuser.emit_line(question, ask, "asks", node.place, node=node)
-    like = LinearForm(((Read("like", table), 1.0),))
+    like = LinearForm(((Read("like", table, node.attr or 0.0), 1.0),))
     if mask is None:
         fuser.emit_line(dst, like, "attended", node.place, node=node)
     else:

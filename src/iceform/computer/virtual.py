@@ -70,6 +70,7 @@ class Read:
 
     how: str
     register: Register
+    apart: float = 0.0  # "like": by how much the largest logit is known to be above all others
 
     @property
     def range(self) -> Range:
@@ -167,6 +168,11 @@ class VirtualInstruction:
     def reads(self) -> tuple[Read, ...]:
         """All of them."""
         return self.a + self.b
+
+    @property
+    def apart(self) -> float:
+        """By how much the largest logit is above all others, where it asks for likeness."""
+        return max((r.apart for r in self.reads()), default=0.0)
 
     @property
     def plus(self) -> Range:
