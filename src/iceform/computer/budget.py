@@ -198,6 +198,8 @@ class _Errors:
     used: dict[VirtualLoop, dict[tuple[int, ...], ErrorGrowth]] = field(default_factory=dict)
     sure: dict[Register, float] = field(default_factory=dict)  # sizes that comparisons have
     undecided: dict[str, str] = field(default_factory=dict)  # what may go another way, and how
+    jumps: dict[VirtualInstruction, float] | None = None  # what comparisons are off by, if asked
+    held_jumps: Mapping[VirtualInstruction, float] = field(default_factory=dict)
 
     def code(self, code: VirtualCode) -> None:
         """In order."""
@@ -215,10 +217,12 @@ class _Errors:
         turn_by_turn, self.undecided = (self.off, self.undecided), {}
         for growth in self.growths.get(loop, ()):
             states = [loop.states[k] for k in growth.states]
-            bound = self._grown(loop, growth, states, begin, least)
-            if any(bound < least[state] * state.scale for state in states):
+            bounds = self._grown(loop, growth, states, begin, least)
+            if any(b < least[s] * s.scale for s, b in zip(states, bounds, strict=True)):
                 self.used.setdefault(loop, {})[growth.states] = growth
-            least |= {state: min(least[state], bound / state.scale) for state in states}
+            least |= {
+                s: min(least[s], b / s.scale) for s, b in zip(states, bounds, strict=True)
+            }  # fmt: skip
         if loop not in self.used:
             self.off, self.undecided = turn_by_turn
             return
@@ -278,17 +282,41 @@ class _Errors:
         states: list[Register],
         begin: Mapping[Register, float],
         least: Mapping[Register, float],
-    ) -> float:
+    ) -> list[float]:
         """A turn's own error, from states that are given, and what is left of those before it.
 
-        Other states are off by what is known of them.
+        Other states are off by what is known of them. Where comparisons have to be decided as in
+        the exact program, they are as far off as states allow that are off by twice the bound; if
+        the bound stays below that, it holds from turn to turn.
         """
+        bounds = self._bounded(loop, growth, states, begin, least)
+        if growth.decided and max(bounds) < math.inf:
+            tried = [2 * bound for bound in bounds]
+            given = {s: b / s.scale for s, b in zip(states, tried, strict=True)}
+            self.off, self.jumps = {**begin, **least, **given}, {}
+            self.code(loop.body)
+            jumps, self.jumps = self.jumps, None
+            self.held_jumps = jumps
+            bounds = self._bounded(loop, growth, states, begin, least)
+            self.held_jumps = {}
+            if not all(b <= most for b, most in zip(bounds, tried, strict=True)):
+                return [math.inf] * len(bounds)
+        return bounds
+
+    def _bounded(
+        self,
+        loop: VirtualLoop,
+        growth: ErrorGrowth,
+        states: list[Register],
+        begin: Mapping[Register, float],
+        least: Mapping[Register, float],
+    ) -> list[float]:
         turns = self.turns[loop][1] if loop in self.turns else None
         self.off = {**begin, **least, **dict.fromkeys(states, 0.0)}
         self.code(loop.body)
         own = growth.norm([self._entries(s, self.off[s]) for s in states])
         start = growth.norm([self._entries(s, begin.get(s, 0.0)) for s in states])
-        return growth.after(turns, start, own)
+        return growth.of_states(growth.after(turns, start, own))
 
     def _entries(self, state: Register, error: float) -> tuple[float, int]:
         """What a state's value is off by, in each of so many entries; its register holds less."""
@@ -299,7 +327,9 @@ class _Errors:
         a, b = self._operand(i.a), self._operand(i.b)
         own = self.own.get(i, _NOTHING)
         step = i.f if isinstance(i.f, JumpCurve) else i.g
-        if isinstance(step, StairCurve):
+        if i in self.held_jumps:
+            error = self.held_jumps[i]
+        elif isinstance(step, StairCurve):
             error = step.moved((a + b + own.shift) / (1 - _LOGITS))
         elif isinstance(step, Comparison) and math.isfinite(step.gap):
             error = self._compared(i, step, a + b)
@@ -308,6 +338,8 @@ class _Errors:
             bend = _bend(i) if a and b else 0.0
             gains = math.fsum(g * e for g, e in zip(i.gains, (a, b), strict=True) if g and e)
             error = gains + (bend * a * b if bend else 0.0) if a + b <= own.room else math.inf
+        if self.jumps is not None and isinstance(step, JumpCurve):
+            self.jumps[i] = max(error, self.jumps.get(i, 0.0))
         off = self.off[i.dst] = min((error + own.total) * OUTWARD, own.most)
         self.before = i.dst
         line = f"line {i.place.line}" if i.place is not None else "a line of the compiler's"

@@ -26,7 +26,7 @@ All of it is checked in every run: an answer whose values left their bounds is r
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -405,30 +405,10 @@ class Ranges:
 
     def _between(self, node: Node) -> Range | None:
         """The hull of a and b, where a node is c (a - b) + b and 0 <= c <= 1, as of where."""
-        added = node.args[1] if node.op == "add" else _number_added(node.attr)
-        if added is None or node.op not in ("add", "apply") or node.args[0].op != "mul":
-            return None
-        product = node.args[0]
-        for share, difference in (product.args, product.args[::-1]):
-            ends = self._ends(difference, added)
-            if ends is not None and Range(0.0, 1.0).holds(self.known[share]):
-                return ends
-        return None
-
-    def _ends(self, difference: Node, b: Node | Fraction) -> Range | None:
-        """The hull of a and b, where ``difference`` is a - b, a or b a number or a node."""
-        args, tree = difference.args, difference.attr
-        if isinstance(b, Fraction):
-            if difference.op == "apply" and tree == _less(trees.Variable(), trees.Number(b)):
-                return self.known[args[0]].join(_point(b))
-            return None
-        if difference.op == "add" and args[1].op == "apply" and args[1].args == (b,):
-            negated = args[1].attr == trees.Operation("neg", (trees.Variable(),))
-            return self.known[args[0]].join(self.known[b]) if negated else None
-        if difference.op == "apply" and args == (b,) and isinstance(tree, trees.Operation):
-            a = tree.arguments[0]
-            if isinstance(a, trees.Number) and tree == _less(a, trees.Variable()):
-                return self.known[b].join(_point(a.value))
+        for share, _, *ends in choice(node):
+            if Range(0.0, 1.0).holds(self.known[share]):
+                a, b = (self.known[v] if isinstance(v, Node) else _point(v) for v in ends)
+                return a.join(b)
         return None
 
     def loop(self, loop: Loop) -> None:
@@ -553,6 +533,33 @@ class Ranges:
 # ---------------------------------------------------------------------------------------------
 # operations
 # ---------------------------------------------------------------------------------------------
+
+
+def choice(node: Node) -> Iterator[tuple[Node, Node, Node | Fraction, Node | Fraction]]:
+    """c, a - b, a and b where a node is c (a - b) + b, as of where."""
+    added = node.args[1] if node.op == "add" else _number_added(node.attr)
+    if added is None or node.op not in ("add", "apply") or node.args[0].op != "mul":
+        return
+    product = node.args[0]
+    for share, difference in (product.args, product.args[::-1]):
+        first = _first_of(difference, added)
+        if first is not None:
+            yield share, difference, first, added
+
+
+def _first_of(difference: Node, b: Node | Fraction) -> Node | Fraction | None:
+    """a, where ``difference`` is a - b."""
+    args, tree = difference.args, difference.attr
+    if isinstance(b, Fraction):
+        less = difference.op == "apply" and tree == _less(trees.Variable(), trees.Number(b))
+        return args[0] if less else None
+    if difference.op == "add" and args[1].op == "apply" and args[1].args == (b,):
+        return args[0] if args[1].attr == trees.Operation("neg", (trees.Variable(),)) else None
+    if difference.op == "apply" and args == (b,) and isinstance(tree, trees.Operation):
+        a = tree.arguments[0]
+        if isinstance(a, trees.Number) and tree == _less(a, trees.Variable()):
+            return a.value
+    return None
 
 
 def _less(a: trees.Node, b: trees.Node) -> trees.Node:

@@ -250,7 +250,7 @@ def instruction_rounding(
     dtype, backend
         The arithmetic; "literal" or "fused".
     apart
-        By how much the largest logit of a read by likeness is above all others, in exact arithmetic.
+        By how much the largest logit of a read by likeness is above all others, if exact.
     """
     unit, table = unit_roundoff(dtype), assembly.table(instruction.table)
     f, g = table_facts(table, dtype, backend)
@@ -326,7 +326,7 @@ class _ReadErrors:
 
 
 def others_weigh(moved: float, apart: float, samples: int) -> float:
-    """What all samples but one weigh, before and after their logits have moved by ``moved`` at most.
+    """What all samples but one weigh, before and after logits have moved by ``moved`` at most.
 
     The exact logits have one that is ``apart`` from all others. Errors of what is computed before
     and rounding may move each by a sixteenth of that, so that differences keep three quarters;
