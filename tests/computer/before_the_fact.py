@@ -162,7 +162,7 @@ def softmax_regression(x, y, *, lr=0.5, steps=50):
     return rows
 
 
-@case(X2, SIGNS2, **UNIT)
+@case(X2, SIGNS2, **UNIT, lam=(0.1, 0.1), steps=(1, 100))
 def pegasos(x, y, *, lam=0.1, steps=100):
     w = ice.zeros_like(x)
     for t in ice.repeat(steps):
@@ -171,7 +171,7 @@ def pegasos(x, y, *, lam=0.1, steps=100):
     return w
 
 
-@case(X2, LINE2, **UNIT)
+@case(X2, LINE2, **UNIT, alpha=(0.05, 0.05), rho=(1, 1))
 def lasso_admm(x, y, *, alpha=0.05, rho=1.0, steps=50):
     w, z, u = ice.zeros_like(x), ice.zeros_like(x), ice.zeros_like(x)
     a, b, c = ice.mean(x[0] ** 2) + rho, ice.mean(x[0] * x[1]), ice.mean(x[1] ** 2) + rho
@@ -535,17 +535,17 @@ def life(x, *, steps=4):
         left = ice.concat(*[col[i - 1 if i % 4 else i + 3] for i in range(16)])
         right = ice.concat(*[col[i + 1 if (i + 1) % 4 else i - 3] for i in range(16)])
         n = col + left + right - c
-        c = ice.where(abs(n - 3) < 0.5, 1.0, ice.where(abs(n - 2) < 0.5, c, 0.0))
+        c = ice.where(n == 3, 1.0, ice.where(n == 2, c, 0.0))
     return c
 
 
-@case(torch.stack([torch.arange(12.0).double(), uniform(12, seed=7)], 1),
-      torch.log(uniform(12, seed=8, low=0.05)))  # fmt: skip
+@case(uniform(12, 1, seed=7), torch.log(uniform(12, seed=8, low=0.05)),
+      domain={"x": (-1, 1), "y": (-3, 0)})  # fmt: skip
 def metropolis(x, y):
-    """Column 1 of x is what is proposed, y the logarithm of a uniform number."""
+    """x is what is proposed, y the logarithm of a uniform number."""
     z, total = ice.constant(0.0), ice.constant(0.0)
     for t in ice.repeat(ice.count()):
-        new = z + ice.at(x[1], t)
+        new = z + ice.at(x[0], t)
         z = ice.where(ice.at(y, t) < 0.5 * (z * z - new * new), new, z)
         total = total + z / 12
     return total
@@ -649,15 +649,19 @@ def adaboost(x, y, *, steps=6):
     return total
 
 
+def mean_of_those(chosen, value):
+    """The mean over the samples that are chosen, by 1 or 0: attention that sees no others."""
+    return ice.attend(ice.constant(0.0), 0 * chosen, value, 64.0 * chosen)
+
+
 @case(X2, LINE2, **UNIT)
 def boosting(x, y, *, lr=0.5, steps=8):
     """Regression stumps at 0.1."""
     fit = 0 * y
     for _ in ice.repeat(steps):
         for j in range(2):
-            r, up = y - fit, x[j] > 0.1
-            n = ice.mean(up)
-            a, b = ice.mean(up * r) / (n + 0.01), ice.mean((1 - up) * r) / (1 - n + 0.01)
+            up = x[j] > 0.1
+            a, b = (mean_of_those(side, y - fit) for side in (up, 1 - up))
             fit = fit + lr * ice.where(up, a, b)
     return fit
 
@@ -708,8 +712,8 @@ def tsne(x, *, lr=0.5, steps=3):
 def collatz(x, y, *, start=7):
     n, count = ice.constant(0) + start, ice.constant(0)
     while ice.while_(n > 1):
-        n = ice.where(n % 2 == 0, n // 2, 3 * n + 1)
-        count = count + 1
+        n = torch.round(ice.where(n % 2 == 0, n // 2, 3 * n + 1))
+        count = torch.round(count + 1)
     return count
 
 
@@ -717,7 +721,7 @@ def collatz(x, y, *, start=7):
 def gcd(x, y, *, a=48, b=18):
     a, b = ice.constant(0) + a, ice.constant(0) + b
     while ice.while_(b > 0):
-        a, b = b, a % b
+        a, b = b, torch.round(a % b)
     return a
 
 

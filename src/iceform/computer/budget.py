@@ -35,7 +35,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from iceform.arithmetic.units import OUTWARD, gamma
+from iceform.arithmetic.units import OUTWARD, OUTWARD_MANY, gamma
 from iceform.certificates import Certificate, DerivationStep
 from iceform.computer.assemble import Assembled
 from iceform.computer.fuse import SelectedCode
@@ -195,6 +195,7 @@ class _Errors:
     held: float  # the largest value that masks cover
     off: dict[Register, float] = field(default_factory=dict)
     before: Register | None = None
+    rest: dict[Register, float] = field(default_factory=dict)  # beyond the one component
     used: dict[VirtualLoop, dict[tuple[int, ...], ErrorGrowth]] = field(default_factory=dict)
     sure: dict[Register, float] = field(default_factory=dict)  # sizes that comparisons have
     undecided: dict[str, str] = field(default_factory=dict)  # what may go another way, and how
@@ -286,12 +287,12 @@ class _Errors:
         """A turn's own error, from states that are given, and what is left of those before it.
 
         Other states are off by what is known of them. Where comparisons have to be decided as in
-        the exact program, they are as far off as states allow that are off by twice the bound; if
-        the bound stays below that, it holds from turn to turn.
+        the exact program, they are as far off as states allow that are off by a bit more than the
+        bound; if the bound stays below that, it holds from turn to turn.
         """
         bounds = self._bounded(loop, growth, states, begin, least)
         if growth.decided and max(bounds) < math.inf:
-            tried = [2 * bound for bound in bounds]
+            tried = [1.125 * bound for bound in bounds]
             given = {s: b / s.scale for s, b in zip(states, tried, strict=True)}
             self.off, self.jumps = {**begin, **least, **given}, {}
             self.code(loop.body)
@@ -341,6 +342,10 @@ class _Errors:
         if self.jumps is not None and isinstance(step, JumpCurve):
             self.jumps[i] = max(error, self.jumps.get(i, 0.0))
         off = self.off[i.dst] = min((error + own.total) * OUTWARD, own.most)
+        if i.dst.single:  # where b is 0, errors of a move nothing
+            self.rest[i.dst] = (i.gains[1] * b + _bend(i) * a * b + own.total) * OUTWARD_MANY
+            if not a + b <= own.room:
+                self.rest[i.dst] = math.inf
         self.before = i.dst
         line = f"line {i.place.line}" if i.place is not None else "a line of the compiler's"
         if i.dst is self.flag and not off < _SURE:
@@ -372,7 +377,8 @@ class _Errors:
     def _read(self, read: Read) -> float:
         error = self.off.get(read.register, 0.0)
         if read.how == "rowsum":
-            return self.width * error
+            rest = self.rest.get(read.register, error) if read.register.single else error
+            return error + (self.width - 1) * min(rest, error)
         if read.how == "like" and self.before is not None:
             asks, size = self.off.get(self.before, 0.0), read.register.range.size
             moved = self.width * (self.before.range.size * error + size * asks + asks * error)

@@ -306,8 +306,10 @@ class _JacobianRules:
         return _BEYOND * max(known.size if known.low <= 0 <= known.high else nearest, _BEYOND**4)
 
     def beyond(self, node: Node) -> Range:
-        """A range with that room."""
-        known, room = self.values.ranges[node], self.room(node)
+        """A range with that room, which errors of the states must leave it."""
+        known, room, size = self.values.ranges[node], self.room(node), self.found[node].size.max()
+        if size > 0:
+            self.reach = min(self.reach, room / float(size) * (1 - _BEYOND))
         return Range(known.low - room, known.high + room)
 
     # ------------------------------------------------------------------------------- operations
@@ -318,11 +320,7 @@ class _JacobianRules:
             m.hulled() if m is not None and node.samples and not a.samples else m
             for m, a in zip(given, node.args, strict=True)
         ]
-        found = self._by_operation(node, moved).wide(node.width or 1)
-        size = float(found.size.max())
-        if size > 0:
-            self.reach = min(self.reach, self.room(node) / size * (1 - _BEYOND))
-        return found
+        return self._by_operation(node, moved).wide(node.width or 1)
 
     def _by_operation(self, node: Node, moved: list[_Moved | None]) -> _Moved:
         chosen = self._choice(node)
@@ -343,8 +341,8 @@ class _JacobianRules:
         for share, difference, a, b in choice(node):
             if Range(0.0, 1.0).holds(self.values.ranges[share]):
                 found = self._of(a, node).either(self._of(b, node))
-                more = self._of(share, node).times(self.value(difference))
-                return found.plus(more)
+                moved = self._of(share, node)
+                return found.plus(moved.times(self.value(difference))) if moved.size.any() else found
         return None
 
     def _of(self, node: object, where: Node) -> _Moved:
@@ -356,6 +354,9 @@ class _JacobianRules:
     def _of_one(self, node: Node, moved: _Moved) -> _Moved:
         argument = node.args[0]
         if node.op == "apply":
+            straight = self.values.line(node)
+            if straight is not None:
+                return moved.times(_interval(straight[0]))
             at = self.beyond(argument)
             return moved.times(_interval(Range(*slope(node.attr, at.low, at.high))))
         if node.op == "sum":

@@ -20,6 +20,9 @@ what was seen, and, where that makes the difference, as far from 0 less a factor
 of a value whose density at 0 is positive, the least of a fresh draw is below a thirty-second of the
 least seen in one case of 33.
 
+With a ``margin`` all of these are that number: ranges are narrow, what is known before the fact is
+more, and more runs are refused.
+
 All of it is checked in every run: an answer whose values left their bounds is refused.
 """
 
@@ -133,10 +136,10 @@ class Range:
         high = self.high if self.high == old.high else _power_of_four(self.high)
         return Range(low, high)
 
-    def beyond(self) -> Range:
+    def beyond(self, away: float, nearer: float) -> Range:
         """Ends of what was seen moved on: those that face 0 nearer to it, the others further."""
-        low = self.low / _NEARER if self.low > 0 else self.low * _NEAR
-        high = self.high / _NEARER if self.high < 0 else self.high * _NEAR
+        low = self.low / nearer if self.low > 0 else self.low * away
+        high = self.high / nearer if self.high < 0 else self.high * away
         return Range(low, high)
 
     def around(self) -> Range:
@@ -255,6 +258,7 @@ class Ranges:
     known: dict[Node, Range] = field(default_factory=dict)
     assumed: dict[Node, Assumed] = field(default_factory=dict)
     example: Mapping[Node, Range] = field(default_factory=dict)  # every value's, if there is one
+    margin: float | None = None  # beyond the example; None for the usual ones
     _seen: Mapping[Node, Range] | None = None
 
     def __getitem__(self, node: Node) -> Range:
@@ -317,29 +321,40 @@ class Ranges:
     def _as_seen(self, node: Node, seen: Range, found: Range) -> Range:
         """No larger than the example has it, and its argument no nearer to 0."""
         if node.op == "step":
-            argument, most = node.args[0], _NEAR * self.example[node.args[0]].size
+            argument = node.args[0]
+            most = (self.margin or _NEAR) * self.example[argument].size
             if 0 < 2 * most < self.known[argument].size:
                 self.known[argument] = self._narrowed(argument, Range(-most, most))
             return found
-        if not seen.finite or seen.size == 0 or node.op in CONSTANTS:
+        if not seen.finite or seen.size == 0 or node.op in (*CONSTANTS, "attend"):
             return found
         if node in self.assumed:
             return found.meet(self.assumed[node].range)
-        if found.size <= _TOO_FAR * seen.size and not self._steep(node):
+        too_far = self.margin or _TOO_FAR
+        if found.size <= too_far * seen.size and not self._steep(node):
             return found
         if node.op == "apply" and line(node.attr) is None and node.args[0].op != "parameter":
             argument = node.args[0]
             shown, before = self.example[argument], self.known[argument]
-            far = Range(-_NEAR * shown.size, _NEAR * shown.size)
+            most = (self.margin or _NEAR) * shown.size
+            far, close = Range(-most, most), self._near(shown)
             sizes = []
-            for near in (shown.beyond(), far):
+            for near in (close, far):
                 self.known[argument] = before.meet(near)
                 sizes.append(math.inf if self._steep(node) else self._ruled(node).size)
             self.known[argument] = before
-            near = far if sizes[1] <= _TOO_FAR * sizes[0] else shown.beyond()
+            near = far if sizes[1] <= too_far * sizes[0] else close
             self.known[argument] = self._narrowed(argument, near)
             return self._ruled(node)
-        return self._narrowed(node, Range(-_FAR * seen.size, _FAR * seen.size), found)
+        most = _FAR * seen.size
+        near = Range(-most, most) if self.margin is None else self._near(seen)
+        return self._narrowed(node, near, found)
+
+    def _near(self, seen: Range) -> Range:
+        """What is assumed of a value that was seen, where all of it matters."""
+        if self.margin is None:
+            return seen.beyond(_NEAR, _NEARER)
+        return seen.beyond(self.margin, self.margin)
 
     def _steep(self, node: Node) -> bool:
         """Whether a function has an end of its range where no table holds it, as a root at 0."""
@@ -466,7 +481,8 @@ class Ranges:
     def _past(self, growing: list[LoopVariable]) -> bool:
         """Whether states have grown to more than the example's."""
         seen = [(self.known[c.state], self.example.get(c.state)) for c in growing]
-        return any(s is not None and not r.size <= _TOO_FAR * s.size for r, s in seen)
+        most = self.margin or _TOO_FAR
+        return any(s is not None and not r.size <= most * s.size for r, s in seen)
 
     def _bounded(self, loop: Loop, growing: list[LoopVariable] | ProgramError) -> bool:
         """Whether states were given bounds: those that grow, or that grew until all went wrong."""
@@ -487,6 +503,9 @@ class Ranges:
                 "loop so that it stays bounded",
                 loop.place,
             )
+        if self.margin is not None:
+            near = self._near(self._seen_of(carried.state)).join(self.known[carried.start])
+            return self._assume(carried.state, name, near, self._witness)
         factor = _NEAR if self.example else _SAFETY
         size = 2.0 ** math.ceil(math.log2(factor * max(seen, 2.0**-20)))
         start, known = self.known[carried.start], self.known[carried.state]
@@ -662,10 +681,10 @@ def drawn(
 
 def find_ranges(
     graph: Graph, domain: ProgramDomain, bounds: Mapping[str, Range],
-    example: Mapping[Node, Range] | None = None,
+    example: Mapping[Node, Range] | None = None, margin: float | None = None,
 ) -> Ranges:  # fmt: skip
     """The range of every node of a graph; ``example`` is what was seen of each."""
-    ranges = Ranges(graph, domain, bounds, example=example or {})
+    ranges = Ranges(graph, domain, bounds, example=example or {}, margin=margin)
     for name in set(bounds) - graph.names:
         raise refuse(
             f"bounds names {name!r}; the loops of this algorithm carry {sorted(graph.names)}",

@@ -59,6 +59,7 @@ class Register:
     clean: bool = False
     writes: tuple[Write, ...] = ()
     scale: float = 1.0  # the value is this times what is held; a power of two
+    single: bool = False  # a product a b with b zero in all components but one
 
     def __repr__(self) -> str:
         return self.name
