@@ -163,11 +163,11 @@ def softmax_regression(x, y, *, lr=0.5, steps=50):
 
 @case(X2, SIGNS2, **UNIT, lam=(0.1, 0.1), steps=(1, 100))
 def pegasos(x, y, *, lam=0.1, steps=100):
-    w = ice.zeros_like(x)
-    for t in ice.repeat(steps):
-        g = ice.mean(ice.where(y * (x @ w) < 1, y * x, 0.0))
-        w = w + (g / lam - w) / (t + 1)
-    return w
+    """Their w is total / (lam t): the sum needs no division in its turns."""
+    total = ice.mean(y * x)
+    for t in ice.repeat(steps - 1):
+        total = total + ice.mean(ice.where(y * (x @ total) < lam * (t + 1), y * x, 0.0))
+    return total / (lam * steps)
 
 
 @case(X2, LINE2, **UNIT, alpha=(0.05, 0.05), rho=(1, 1))
@@ -356,13 +356,14 @@ def gram_schmidt(x):
 
 @case(X3, **UNIT)
 def power_deflate(x, *, steps=30):
+    rows = [ice.concat(*row) for row in second_moments(x, 0.0)]
     v = torch.ones_like(x)
     for _ in ice.repeat(steps):
-        v = ice.mean(x * (x @ v))
+        v = ice.concat(*[row @ v for row in rows])
         v = v / v.norm()
     u = torch.ones_like(x)
     for _ in ice.repeat(steps):
-        u = ice.mean(x * (x @ u))
+        u = ice.concat(*[row @ u for row in rows])
         u = u - (u @ v) * v
         u = u / u.norm()
     return v, u
@@ -587,14 +588,15 @@ def q_learning(x, y, *, lr=0.5, gamma=0.9, steps=40):
     return q
 
 
-@case(PULLS, torch.arange(20).double(), domain={"x": (0, 1), "y": (0, 20)})
+@case(PULLS, torch.arange(20).double(), domain={"x": (0, 1), "y": (0, 20)}, c=(0.5, 0.5))
 def ucb(x, y, *, c=0.5):
-    n, s = ice.constant([1.0] * 3), ice.constant([0.5] * 3)
+    n, mean = ice.constant([1.0] * 3), ice.constant([0.5] * 3)
     for t in ice.repeat(ice.count()):
-        score = s / n + c * torch.sqrt(torch.log(t + 3) / n) + [0.0, 0.01, 0.02]
+        score = mean + c * torch.sqrt(torch.log(t + 3) / n) + [0.0, 0.01, 0.02]
         pick = score > score.max() - 1e-3
-        n, s = n + pick, s + pick * ice.at(x, t)
-    return s / n
+        n = n + pick
+        mean = mean + pick * (ice.at(x, t) - mean) / n
+    return mean
 
 
 @case(LINKS, domain={"x": (0, 1)})
