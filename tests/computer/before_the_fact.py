@@ -20,6 +20,7 @@ import torch
 import iceform as ice
 
 USEFUL = 1e-3
+NARROW = {"margin": 1.5, "eps": 1e-12}  # what is known before the fact hangs on ranges
 PHI = 0.6180339887498949
 
 
@@ -34,7 +35,7 @@ class Case:
 
     def compile(self) -> Any:
         """With the data as the example."""
-        return ice.compile(self.algorithm, example=(self.X, self.y), **{"margin": 1.5, "eps": 1e-12, **self.told})
+        return ice.compile(self.algorithm, example=(self.X, self.y), **{**NARROW, **self.told})
 
 
 CASES: dict[str, Case] = {}
@@ -170,16 +171,18 @@ def pegasos(x, y, *, lam=0.1, steps=100):
     return total / (lam * steps)
 
 
-@case(X2, LINE2, **UNIT, alpha=(0.05, 0.05), rho=(1, 1))
-def lasso_admm(x, y, *, alpha=0.05, rho=1.0, steps=50):
+@case(X2, LINE2, **UNIT, least=(0.05, 0.05), rho=(1, 1), margin=1.1)
+def lasso_admm(x, y, *, least=0.05, rho=1.0, steps=50):
+    """``least`` is the penalty divided by rho."""
     w, z, u = ice.zeros_like(x), ice.zeros_like(x), ice.zeros_like(x)
     a, b, c = ice.mean(x[0] ** 2) + rho, ice.mean(x[0] * x[1]), ice.mean(x[1] ** 2) + rho
     det, q = a * c - b * b, ice.mean(x * y)
     for _ in ice.repeat(steps):
         r = q + rho * (z - u)
         w = ice.concat(c * r[0] - b * r[1], a * r[1] - b * r[0]) / det
-        z = ice.soft_threshold(w + u, alpha / rho)
-        u = u + w - z
+        both = w + u
+        z = ice.soft_threshold(both, least)
+        u = both - z
     return z
 
 
@@ -304,7 +307,8 @@ def knn(x, y, *, query=ice.vector(0.1), k=3.0, steps=12):
 def second_moments(x, ridge):
     """mean(x x') + ridge I, in rows."""
     d = len(x)
-    return [[ice.mean(x[i] * x[j]) + (ridge if i == j else 0.0) for j in range(d)] for i in range(d)]
+    added = [[ridge * (i == j) for j in range(d)] for i in range(d)]
+    return [[ice.mean(x[i] * x[j]) + added[i][j] for j in range(d)] for i in range(d)]
 
 
 @case(X3, LINE3, **UNIT)
@@ -391,12 +395,15 @@ def hmm_forward(x, y):
     return ice.concat(a / a.sum(), torch.log(a.sum()) - math.log(2) * ice.count())
 
 
+LOG_MOVES = numbers([[0.8, 0.3], [0.2, 0.7]]).log()  # to a state, a row
+
+
 @case(empty(10), BITS, domain={"y": (0, 1)})
 def viterbi(x, y):
     d = ice.constant([-0.7, -0.7])
     for t in ice.repeat(ice.count()):
         o = ice.at(y, t)
-        to = [(d + [math.log(u), math.log(v)]).max() for u, v in ((0.8, 0.3), (0.2, 0.7))]
+        to = [(d + row).max() for row in LOG_MOVES]
         said = [math.log(0.9), math.log(0.2)] + o * [math.log(1 / 9), math.log(4)]
         d = ice.concat(*to) + said
     return d

@@ -11,6 +11,9 @@ what is averaged, so the sum of every row is followed apart (``size``). And J is
 around it: in any basis S its Euclidean norm is at most :math:`\|S^{-1} M S\| + \||S^{-1}| R |S|\|`,
 as in :mod:`~iceform.computer.spectral`.
 
+**Curves.** What is a function of one value, entry by entry, as a soft threshold is, is also
+differentiated as a whole.
+
 **Samples.** Where a mean is taken over samples of which x is in a box, the mean of their
 derivatives has at most the norm of the largest: the box is cut into cells, and J stands for a turn
 all of whose samples lie in one. That is so for means that enter once; what a mean gives back to
@@ -31,6 +34,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cached_property
 
 import torch
@@ -43,8 +47,11 @@ from iceform.computer.graph import LoopVariable, Node
 from iceform.computer.loop_slices import LoopSlice, NotApplicableError, RangesAtParameters
 from iceform.computer.ranges import Range, choice, slope
 from iceform.computer.spectral import Powers, bases_of, rate_in
+from iceform.computer.virtual import compose
+from iceform.expressions.formulas import trees
 
 _BEYOND = 2.0**-10
+_Z = trees.Variable()
 
 
 def _interval(r: Range) -> Interval:
@@ -88,6 +95,12 @@ class _Moved:
         others = torch.maximum(self.others, other.others)
         return _Moved.made(own, others, torch.maximum(self.size, other.size))
 
+    def meet(self, other: _Moved) -> _Moved:
+        """What two ways of finding it allow."""
+        own = _together(self.own, other.own, Interval.meet)
+        others = torch.minimum(self.others, other.others)
+        return _Moved.made(own, others, torch.minimum(self.size, other.size))
+
     def hulled(self) -> _Moved:
         """For samples that may lie anywhere."""
         own = Interval(self.own.low.amin(0, keepdim=True), self.own.high.amax(0, keepdim=True))
@@ -118,9 +131,7 @@ class _Moved:
         return _Moved.made(own, (self.others + mine) * OUTWARD, self.size)
 
 
-def _together(
-    a: Interval, b: Interval, make: Callable[[Interval, Interval], Interval]
-) -> Interval:
+def _together(a: Interval, b: Interval, make: Callable[[Interval, Interval], Interval]) -> Interval:
     """Of one shape."""
     low, other = torch.broadcast_tensors(a.low, b.low)
     high, another = torch.broadcast_tensors(a.high, b.high)
@@ -242,6 +253,7 @@ class _JacobianRules:
     reach: float = math.inf
     decided: bool = False
     found: dict[Node, _Moved] = field(default_factory=dict)
+    curves: dict[Node, tuple[Node, trees.Node]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         eye, first = torch.eye(self.count, dtype=torch.float64), 0
@@ -320,7 +332,41 @@ class _JacobianRules:
             m.hulled() if m is not None and node.samples and not a.samples else m
             for m, a in zip(given, node.args, strict=True)
         ]
-        return self._by_operation(node, moved).wide(node.width or 1)
+        found = self._by_operation(node, moved).wide(node.width or 1)
+        curve = self._curve(node)
+        if curve is None:
+            return found
+        base, tree = self.curves[node] = curve
+        at = self.beyond(base)
+        whole = self.found[base].times(_interval(Range(*slope(tree, at.low, at.high))))
+        return found.meet(whole) if bool(whole.size.isfinite().all()) else found
+
+    def _curve(self, node: Node) -> tuple[Node, trees.Node] | None:
+        """Where a value is a function of one other, entry by entry: of which, and as a formula."""
+        name = {"add": "+", "mul": "*", "maximum": "max", "minimum": "min"}.get(node.op)
+        if node.op != "apply" and name is None:
+            return None
+        parts = [self.curves.get(a, (a, _Z)) if a in self.found else None for a in node.args]
+        bases = {part[0] for part in parts if part is not None}
+        if len(bases) != 1 or (len(parts) == 1 and parts[0] is not None and parts[0][1] == _Z):
+            return None
+        (base,) = bases
+        if (base.width, base.samples) != (node.width, node.samples):
+            return None
+        formulas = [
+            part[1] if part is not None else self._number(a)
+            for part, a in zip(parts, node.args, strict=True)
+        ]
+        if any(formula is None for formula in formulas):
+            return None
+        inner = tuple(formula for formula in formulas if formula is not None)
+        tree = compose(node.attr, inner[0]) if name is None else trees.Operation(name, inner)
+        return (base, tree) if tree.size <= tuning.JACOBIAN_ENTRIES else None
+
+    def _number(self, node: Node) -> trees.Node | None:
+        """A value that is one number at these parameters."""
+        known = self.values[node]
+        return trees.Number(Fraction(known.low)) if known.low == known.high else None
 
     def _by_operation(self, node: Node, moved: list[_Moved | None]) -> _Moved:
         chosen = self._choice(node)
@@ -342,7 +388,8 @@ class _JacobianRules:
             if Range(0.0, 1.0).holds(self.values.ranges[share]):
                 found = self._of(a, node).either(self._of(b, node))
                 moved = self._of(share, node)
-                return found.plus(moved.times(self.value(difference))) if moved.size.any() else found
+                more = moved.times(self.value(difference)) if moved.size.any() else moved
+                return found.plus(more)
         return None
 
     def _of(self, node: object, where: Node) -> _Moved:
@@ -359,15 +406,13 @@ class _JacobianRules:
                 return moved.times(_interval(straight[0]))
             at = self.beyond(argument)
             return moved.times(_interval(Range(*slope(node.attr, at.low, at.high))))
-        if node.op == "sum":
-            return moved.added_up() if argument.width is not None else moved
+        if node.op == "sum" and argument.width is not None:
+            return moved.added_up()
         if node.op == "component":
             return moved.rows(slice(node.attr, node.attr + 1))
-        if node.op == "mean":
-            return moved.across(self.sampled) if argument.samples else moved
-        if node.op == "spread":
-            return moved.wide(node.width or 1)
-        if node.op not in ("bounded", "stored"):
+        if node.op == "mean" and argument.samples:
+            return moved.across(self.sampled)
+        if node.op not in ("bounded", "stored", "spread", "sum", "mean"):
             raise NotApplicableError
         return moved
 
