@@ -348,7 +348,7 @@ class _JacobianRules:
             return None
         parts = [self.curves.get(a, (a, _Z)) if a in self.found else None for a in node.args]
         bases = {part[0] for part in parts if part is not None}
-        if len(bases) != 1 or (len(parts) == 1 and parts[0] is not None and parts[0][1] == _Z):
+        if len(bases) != 1:
             return None
         (base,) = bases
         if (base.width, base.samples) != (node.width, node.samples):
@@ -364,7 +364,10 @@ class _JacobianRules:
         return (base, tree) if tree.size <= tuning.JACOBIAN_ENTRIES else None
 
     def _number(self, node: Node) -> trees.Node | None:
-        """A value that is one number at these parameters."""
+        """A value that is one number at these parameters, as a formula without a variable."""
+        if node.op in ("apply", "spread"):
+            inner = self._number(node.args[0])
+            return inner if inner is None or node.op == "spread" else compose(node.attr, inner)
         known = self.values[node]
         return trees.Number(Fraction(known.low)) if known.low == known.high else None
 
