@@ -347,7 +347,7 @@ def cholesky(x, y):
     return [root[i][j] for i in range(d) for j in range(i + 1)]
 
 
-@case(X3, **UNIT)
+@case(X3, **UNIT, margin=1.1)
 def gram_schmidt(x):
     made = []
     for j in range(len(x)):
@@ -385,7 +385,7 @@ def als_rank1(x, *, steps=20):
 # ------------------------------------------------------------------------------- sequences
 
 
-@case(empty(10), BITS, domain={"y": (0, 1)})
+@case(empty(10), BITS, domain={"y": (0, 1)}, margin=1.1)
 def hmm_forward(x, y):
     """Twice each factor: what is left of a is as large as one symbol in two is likely."""
     a = ice.constant([0.5, 0.5])
@@ -658,7 +658,7 @@ def adaboost(x, y, *, steps=6):
     return total
 
 
-@case(X2, LINE2, **UNIT)
+@case(X2, LINE2, **UNIT, margin=1.1)
 def boosting(x, y, *, lr=0.5, steps=8):
     """Regression stumps at 0.1."""
     fit = 0 * y

@@ -49,6 +49,7 @@ from iceform.computer.ranges import Range, choice, slope
 from iceform.computer.spectral import Powers, bases_of, rate_in
 from iceform.computer.virtual import compose
 from iceform.expressions.formulas import trees
+from iceform.expressions.formulas.polynomials import polynomial
 
 _BEYOND = 2.0**-10
 _Z = trees.Variable()
@@ -337,9 +338,14 @@ class _JacobianRules:
         if curve is None:
             return found
         base, tree = self.curves[node] = curve
-        at = self.beyond(base)
+        if polynomial(tree) is not None and len(polynomial(tree) or ()) <= 2:
+            return found  # straight: entries tell as much
+        reach, at = self.reach, self.beyond(base)
         whole = self.found[base].times(_interval(Range(*slope(tree, at.low, at.high))))
-        return found.meet(whole) if bool(whole.size.isfinite().all()) else found
+        if bool((whole.size < found.size).all()):
+            return found.meet(whole)
+        self.reach = reach
+        return found
 
     def _curve(self, node: Node) -> tuple[Node, trees.Node] | None:
         """Where a value is a function of one other, entry by entry: of which, and as a formula."""
