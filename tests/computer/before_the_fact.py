@@ -323,16 +323,16 @@ def ridge_gauss(x, y, *, alpha=0.1):
     return ice.concat(*[rows[i][d] for i in range(d)])
 
 
-@case(X3, LINE3, **UNIT)
+@case(X3, LINE3, **UNIT, margin=1.1)
 def newton_schulz(x, y, *, steps=12):
-    """The inverse of mean(x x') + I/2."""
-    d = len(x)
-    rows = [ice.concat(*row) for row in second_moments(x, 0.5)]
-    inverse = [ice.constant([0.5 * (i == j) for j in range(d)]) for i in range(d)]
+    """The inverse of mean(x x') + I/2, entry by entry, so that each has a range of its own."""
+    d = range(len(x))
+    a = second_moments(x, 0.5)
+    v = [[ice.constant(0.5 * (i == j)) for j in d] for i in d]
     for _ in ice.repeat(steps):
-        both = [sum(rows[i][k] * inverse[k] for k in range(d)) for i in range(d)]
-        inverse = [2 * v - sum(v[k] * both[k] for k in range(d)) for v in inverse]
-    return inverse
+        av = [[sum(a[i][k] * v[k][j] for k in d) for j in d] for i in d]
+        v = [[2 * v[i][j] - sum(v[i][k] * av[k][j] for k in d) for j in d] for i in d]
+    return [entry for row in v for entry in row]
 
 
 @case(X3, LINE3, **UNIT)
