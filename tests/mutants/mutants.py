@@ -373,13 +373,6 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/computer/test_turn_derivatives.py", "-k", "drift"),
     ),
     Mutant(
-        "means of what other samples hold move nothing",
-        "computer/jacobians.py",
-        "        return _Moved.made(own, (self.others + mine) * OUTWARD, self.size)\n",
-        "        return _Moved.made(own, self.others, 0 * self.size)\n",
-        ("tests/computer/test_turn_derivatives.py", "-k", "drift"),
-    ),
-    Mutant(
         "comparisons in a loop count as decided whatever errors are",
         "computer/budget.py",
         "        if growth.decided and max(bounds) < math.inf:\n",
