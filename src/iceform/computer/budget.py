@@ -60,6 +60,7 @@ from iceform.validation import unit_roundoff
 
 _ROOM = 1 + 2.0**-10  # errors by so much larger are tried as those after any number of turns
 _MOST_TURNS = 1024  # that a loop is followed whose turns nobody counts
+_TRIED = 1.125  # a turn's own error is found where states are off by so much more than their bound
 _SURE = 1 - FLAG_GAP  # a branch whose FLAG is off by less is decided as it should be
 _HULL = 1 + 2.0**-10  # rounding of an average of a table's values, in any dtype
 _LOGITS = 2.0**-20  # relative: what logits, and exp of them, round by in float32 at most
@@ -201,6 +202,7 @@ class _Errors:
     undecided: dict[str, str] = field(default_factory=dict)  # what may go another way, and how
     jumps: dict[VirtualInstruction, float] | None = None  # what comparisons are off by, if asked
     held_jumps: Mapping[VirtualInstruction, float] = field(default_factory=dict)
+    plain: bool = False  # what is off counts in full, so that differences say what a turn adds
 
     def code(self, code: VirtualCode) -> None:
         """In order."""
@@ -213,30 +215,36 @@ class _Errors:
     def loop(self, loop: VirtualLoop) -> None:
         """Turn by turn, and in every norm that something is proven in: the least counts."""
         begin, undecided = dict(self.off), dict(self.undecided)
-        self._followed(loop)
+        during = self._followed(loop)
         least = {state: self.off.get(state, 0.0) for state in loop.states}
         turn_by_turn, self.undecided = (self.off, self.undecided), {}
         for growth in self.growths.get(loop, ()):
             states = [loop.states[k] for k in growth.states]
-            bounds = self._grown(loop, growth, states, begin, least)
+            bounds = self._grown(loop, growth, states, begin, during)
             if any(b < least[s] * s.scale for s, b in zip(states, bounds, strict=True)):
                 self.used.setdefault(loop, {})[growth.states] = growth
-            least |= {
-                s: min(least[s], b / s.scale) for s, b in zip(states, bounds, strict=True)
-            }  # fmt: skip
+            for known in (least, during):  # bounds hold in every turn
+                known |= {
+                    s: min(known[s], b / s.scale) for s, b in zip(states, bounds, strict=True)
+                }  # fmt: skip
         if loop not in self.used:
             self.off, self.undecided = turn_by_turn
             return
         if loop.counter is not None:
             least[loop.counter] = turn_by_turn[0].get(loop.counter, 0.0)
-        self.off, self.undecided = {**begin, **least}, undecided
+        self.off, self.undecided = {**begin, **during}, undecided
         self.code(loop.body)
         for register, error in least.items():
             self.off[register] = max(error, begin.get(register, 0.0))
 
-    def _followed(self, loop: VirtualLoop) -> None:
-        """Turn by turn, from the least number of turns that there may be to the most."""
+    def _followed(self, loop: VirtualLoop) -> dict[Register, float]:
+        """Turn by turn, from the least number of turns that there may be to the most.
+
+        Returns what states are off by in whichever turn that is most: errors may fall.
+        """
         least, most = self.turns.get(loop, (0, _MOST_TURNS))
+        kept = loop.states if loop.counter is None else (*loop.states, loop.counter)
+        during = {state: self.off.get(state, 0.0) for state in kept}
         asked = 8
         for turn in range(1, most + 1):
             counted = 0.0 if loop.counter is None else self.off.get(loop.counter, 0.0)
@@ -244,6 +252,7 @@ class _Errors:
                 self._turn(loop, dict(self.off))
             else:
                 self.code(loop.body)
+            during = self._more(during)
             if turn < asked:
                 continue
             asked *= 2
@@ -252,10 +261,14 @@ class _Errors:
                     more = (self.off[loop.counter] - counted) * (most - turn)
                     self.off[loop.counter] += more * (1 + most * (OUTWARD - 1))
                     self._turn(loop, dict(self.off))
-                return
+                return self._more(during)
         if loop not in self.turns:
             self._turn(loop, {**self.off, **dict.fromkeys(loop.states, math.inf)})
             self._turn(loop, dict(self.off))  # what is only copied is known now
+        return self._more(during)
+
+    def _more(self, during: dict[Register, float]) -> dict[Register, float]:
+        return {state: max(error, self.off.get(state, 0.0)) for state, error in during.items()}
 
     def _turn(self, loop: VirtualLoop, start: dict[Register, float]) -> None:
         """One more turn from given errors, or none."""
@@ -282,27 +295,42 @@ class _Errors:
         growth: ErrorGrowth,
         states: list[Register],
         begin: Mapping[Register, float],
-        least: Mapping[Register, float],
+        during: Mapping[Register, float],
     ) -> list[float]:
         """A turn's own error, from states that are given, and what is left of those before it.
 
-        Other states are off by what is known of them. Where comparisons have to be decided as in
-        the exact program, they are as far off as states allow that are off by a bit more than the
-        bound; if the bound stays below that, it holds from turn to turn.
+        Other states are off by what is known of them. What a turn adds is more where its states
+        are off, as factors are, and comparisons have to be decided as in the exact program: so
+        these are as far off as states allow that are off by a bit more than the bound; if the
+        bound stays below that, it holds from turn to turn.
         """
-        bounds = self._bounded(loop, growth, states, begin, least)
-        if growth.decided and max(bounds) < math.inf:
-            tried = [1.125 * bound for bound in bounds]
-            given = {s: b / s.scale for s, b in zip(states, tried, strict=True)}
-            self.off, self.jumps = {**begin, **least, **given}, {}
-            self.code(loop.body)
-            jumps, self.jumps = self.jumps, None
-            self.held_jumps = jumps
-            bounds = self._bounded(loop, growth, states, begin, least)
-            self.held_jumps = {}
-            if not all(b <= most for b, most in zip(bounds, tried, strict=True)):
-                return [math.inf] * len(bounds)
+        still = dict.fromkeys(states, 0.0)
+        before = {**begin, **during}
+        bounds = self._bounded(loop, growth, states, begin, self._turned(loop, before | still))
+        if not max(bounds) < math.inf:
+            return bounds
+        tried = [_TRIED * bound for bound in bounds]
+        given = {s: b / s.scale for s, b in zip(states, tried, strict=True)}
+        self.jumps = {}
+        self._turned(loop, before | given)
+        self.held_jumps, self.jumps, self.plain = self.jumps, None, True
+        all_of_it = self._turned(loop, before | given)
+        own, self.own = self.own, {}
+        self.held_jumps = dict.fromkeys(self.held_jumps, 0.0)
+        moved = self._turned(loop, given)
+        self.own, self.held_jumps, self.plain = own, {}, False
+        added = {s: all_of_it[s] * OUTWARD_MANY - moved[s] for s in states}
+        added = {s: math.inf if math.isnan(e) else max(e, 0.0) for s, e in added.items()}
+        bounds = self._bounded(loop, growth, states, begin, added)
+        if not all(b <= most for b, most in zip(bounds, tried, strict=True)):
+            return [math.inf] * len(bounds)
         return bounds
+
+    def _turned(self, loop: VirtualLoop, off: Mapping[Register, float]) -> dict[Register, float]:
+        """What registers are off by after a turn."""
+        self.off = dict(off)
+        self.code(loop.body)
+        return self.off
 
     def _bounded(
         self,
@@ -310,12 +338,11 @@ class _Errors:
         growth: ErrorGrowth,
         states: list[Register],
         begin: Mapping[Register, float],
-        least: Mapping[Register, float],
+        added: Mapping[Register, float],
     ) -> list[float]:
+        """Of the states, if every turn adds so much."""
         turns = self.turns[loop][1] if loop in self.turns else None
-        self.off = {**begin, **least, **dict.fromkeys(states, 0.0)}
-        self.code(loop.body)
-        own = growth.norm([self._entries(s, self.off[s]) for s in states])
+        own = growth.norm([self._entries(s, added[s]) for s in states])
         start = growth.norm([self._entries(s, begin.get(s, 0.0)) for s in states])
         return growth.of_states(growth.after(turns, start, own))
 
@@ -341,7 +368,8 @@ class _Errors:
             error = gains + (bend * a * b if bend else 0.0) if a + b <= own.room else math.inf
         if self.jumps is not None and isinstance(step, JumpCurve):
             self.jumps[i] = max(error, self.jumps.get(i, 0.0))
-        off = self.off[i.dst] = min((error + own.total) * OUTWARD, own.most)
+        most = math.inf if self.plain else own.most
+        off = self.off[i.dst] = min((error + own.total) * OUTWARD, most)
         if i.dst.single:  # where b is 0, errors of a move nothing
             self.rest[i.dst] = (i.gains[1] * b + _bend(i) * a * b + own.total) * OUTWARD_MANY
             if not a + b <= own.room:
@@ -383,9 +411,11 @@ class _Errors:
             asks, size = self.off.get(self.before, 0.0), read.register.range.size
             moved = self.width * (self.before.range.size * error + size * asks + asks * error)
             moved = math.inf if math.isnan(moved) else moved
-            free = math.tanh(min(moved, 700.0) / 2)
+            free = moved / 2 if self.plain else math.tanh(min(moved, 700.0) / 2)
             if not read.apart:
                 return error + 2 * size * free
+            if not self.own:  # no derivative knows of weights at a place
+                return error
             # What rounding adds rests on this too: where it is infinite, any average is possible.
             others = others_weigh(moved, read.apart, self.samples)
             return error + 2 * size * min(free, others) if math.isfinite(others) else math.inf

@@ -395,10 +395,14 @@ class _JacobianRules:
         """Of a value between two, by how much it is one of them."""
         for share, difference, a, b in choice(node):
             if Range(0.0, 1.0).holds(self.values.ranges[share]):
-                found = self._of(a, node).either(self._of(b, node))
-                moved = self._of(share, node)
-                more = moved.times(self.value(difference)) if moved.size.any() else moved
-                return found.plus(more)
+                ends = self._of(a, node), self._of(b, node)
+                found, moved = ends[0].either(ends[1]), self._of(share, node)
+                if not moved.size.any():
+                    return found
+                at = self.beyond(share)  # a bit outside 0 and 1, perhaps
+                outside = _interval(Range(min(at.low, 0.0), max(at.high - 1.0, 0.0)))
+                past = ends[0].plus(ends[1].times(_interval(Range(-1.0, -1.0)))).times(outside)
+                return found.plus(past).plus(moved.times(self.value(difference)))
         return None
 
     def _of(self, node: object, where: Node) -> _Moved:
