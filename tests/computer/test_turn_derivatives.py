@@ -66,21 +66,26 @@ def term(rng: random.Random, kind: str, depth: int = 0) -> str:
 
 
 def loop(seed: int):
-    """A program of such a loop; ``to_a`` and the like are added to the states in every turn."""
+    """A program of such a loop."""
     rng = random.Random(seed)
     factor = rng.choice([0.5, 0.8, 1.0])
     kinds = {"a": "v", "b": "v", "c": "c", "s": "s"}
+    return of_terms({n: f"{factor} * ({term(rng, k)})" for n, k in kinds.items()}, f"loop {seed}")
+
+
+def of_terms(terms: dict[str, str], name: str):
+    """A program of one loop; ``to_a`` and the like are added to the states in every turn."""
     lines = [
         "def written(x, y, *, to_a=vector(0.0), to_b=vector(0.0), to_c=0.0, to_s=0.0, steps=4):",
         "    a, b, c, s = constant([0.3, -0.2]), constant([0.1, 0.4]), constant(0.2), 0.5 * y",
         "    for _ in repeat(steps):",
         "        "
-        + ", ".join(kinds)
+        + ", ".join(terms)
         + " = "
-        + ", ".join(f"{factor} * ({term(rng, k)}) + to_{n}" for n, k in kinds.items()),
+        + ", ".join(f"{t} + to_{n}" for n, t in terms.items()),
         "    return {'a': a, 'b': b, 'c': c, 's': s}",
     ]
-    text, file = "\n".join(lines) + "\n", f"<turns {seed}>"
+    text, file = "\n".join(lines) + "\n", f"<{name}>"
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)
     known = dict(WORDS)
     exec(builtins.compile(text, file, "exec"), known)
@@ -163,6 +168,47 @@ def test_states_that_are_moved_in_every_turn_drift_no_further_than_is_proven():
     found = check(range(3))
     assert len(found) > 20
     assert max(found) > 0.9
+
+
+STILL = {"a": "a", "b": "b", "c": "c", "s": "s"}
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        {"s": "0.5 * s + 0.5 * mean(s)"},
+        {"s": "attend(x, x, s)"},
+        {"c": "0.5 * mean(s)", "s": "0.5 * c + 0.5 * s"},
+        {"s": "s - 0.5 * (s - mean(soft_threshold(s, 0.01)))"},
+        {"a": "a - 0.5 * mean(x * (x @ a - s))", "s": "0.5 * s + 0.4 * mean(s)"},
+        {"s": "maximum(0.2 * s, mean(s))", "c": "-c + mean(s)"},
+    ],
+    ids=str,
+)
+def test_samples_that_move_each_other_drift_no_further(terms):
+    """All in one direction: what moves a mean is of all samples together."""
+    shares = attacked(of_terms(STILL | terms, str(terms)))
+    assert shares
+    assert max(shares) <= 1 + 1e-6
+    assert max(shares) > 0.9
+
+
+def falling(x, y, *, steps=3):
+    """What v adds up is off by much in the first turn, and by nothing in the last."""
+    u, v = 1000.0 * (torch.exp(mean(y)) - 1.0), 0.0 * mean(y)
+    for _ in repeat(steps):
+        u, v = 2.0**-10 * u, v + u
+    return v
+
+
+def test_errors_that_fall_count_where_they_are_largest():
+    program = compile(algorithm(falling), 1, 4, eps=1e-6, bounds={"u": 2000.0, "v": 2000.0})
+    computer, x, off = Computer.for_programs([program]), torch.zeros(4, 1), []
+    for start in torch.linspace(-1, 1, 21).tolist():
+        y = torch.full((4,), start, dtype=torch.float64)
+        run = computer.run(program, x, y, backend="fused").value
+        off.append(abs(float(run) - float(program.reference(x, y))))
+    assert 1e-9 < max(off) <= program.certificate.error
 
 
 @pytest.mark.slow
