@@ -39,6 +39,7 @@ import torch
 
 from iceform import tuning
 from iceform.arithmetic import Interval, at_least, at_most, exactly
+from iceform.arithmetic.units import OUTWARD_MANY
 from iceform.computer.exact import run_exactly
 from iceform.computer.graph import CONSTANTS, Block, Graph, Loop, LoopVariable, Node, refuse
 from iceform.errors import BoundError, ProgramError
@@ -347,8 +348,15 @@ class Ranges:
             self.known[argument] = self._narrowed(argument, near)
             return self._ruled(node)
         most = _FAR * seen.size
-        near = Range(-most, most) if self.margin is None else self._near(seen)
+        near = Range(-most, most) if self.margin is None else self._near(self._rounded(seen))
         return self._narrowed(node, near, found)
+
+    @staticmethod
+    def _rounded(seen: Range) -> Range:
+        """With the other side of an end at 0, which may be rounding's alone."""
+        least = seen.size * (OUTWARD_MANY - 1)
+        apart = min(abs(seen.low), abs(seen.high)) > least
+        return seen if apart else seen.join(Range(-least, least))
 
     def _near(self, seen: Range) -> Range:
         """What is assumed of a value that was seen, where all of it matters."""
