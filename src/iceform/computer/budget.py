@@ -60,7 +60,6 @@ from iceform.validation import unit_roundoff
 
 _ROOM = 1 + 2.0**-10  # errors by so much larger are tried as those after any number of turns
 _MOST_TURNS = 1024  # that a loop is followed whose turns nobody counts
-_TRIED = 1.125  # a turn's own error is found where states are off by so much more than their bound
 _SURE = 1 - FLAG_GAP  # a branch whose FLAG is off by less is decided as it should be
 _HULL = 1 + 2.0**-10  # rounding of an average of a table's values, in any dtype
 _LOGITS = 2.0**-20  # relative: what logits, and exp of them, round by in float32 at most
@@ -309,7 +308,7 @@ class _Errors:
         bounds = self._bounded(loop, growth, states, begin, self._turned(loop, before | still))
         if not max(bounds) < math.inf:
             return bounds
-        tried = [_TRIED * bound for bound in bounds]
+        tried = [1.125 * bound for bound in bounds]
         given = {s: b / s.scale for s, b in zip(states, tried, strict=True)}
         self.jumps = {}
         self._turned(loop, before | given)
