@@ -61,9 +61,8 @@ PROOFS_SHARE = 2.0**-10  # of the distance that the radius of the exact answer m
 PROOFS_NOTHING = 2.0**-60  # distances below this need no finer radius
 
 # computer/jacobians.py
-JACOBIAN_ENTRIES = 64  # of a loop's states
-JACOBIAN_CELLS = 512  # that the domain of a sample is cut into
-JACOBIAN_ROUNDS = 64  # to find weights
+JACOBIAN_ENTRIES = 64  # of a loop's states, and rounds to find their weights
+JACOBIAN_CELLS = 8 * JACOBIAN_ENTRIES  # that the domain of a sample is cut into
 
 # computer/ranges.py
 RANGES_DRAWS = 8  # random inputs whose runs show how large values get

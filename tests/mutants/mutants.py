@@ -396,7 +396,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "logits that move leave others as light as before",
         "computer/rounding.py",
-        "    return 2 * samples * math.exp(-0.75 * apart) if 16 * moved <= apart else math.inf\n",
+        "    return 2 * samples * math.exp(-3 * apart / 4) if 16 * moved <= apart else math.inf\n",
         "    return 2 * samples * math.exp(-apart) if 16 * moved <= apart else math.inf\n",
         ("tests/computer/test_turn_derivatives.py", "-k", "weights"),
     ),

@@ -40,6 +40,7 @@ from iceform.certificates import Certificate, DerivationStep
 from iceform.computer.assemble import Assembled
 from iceform.computer.fuse import SelectedCode
 from iceform.computer.instructions import FLAG_GAP, Assembly, Instruction, TablePair
+from iceform.computer.jacobians import BEYOND
 from iceform.computer.layout import largest_result, largest_value
 from iceform.computer.loop_bounds import ErrorGrowth
 from iceform.computer.ranges import ProgramDomain, Ranges
@@ -58,10 +59,10 @@ from iceform.expressions.formulas.polynomials import polynomial
 from iceform.tables import RoundingModel
 from iceform.validation import unit_roundoff
 
-_ROOM = 1 + 2.0**-10  # errors by so much larger are tried as those after any number of turns
+_ROOM = 1 + BEYOND  # errors by so much larger are tried as those after any number of turns
 _MOST_TURNS = 1024  # that a loop is followed whose turns nobody counts
 _SURE = 1 - FLAG_GAP  # a branch whose FLAG is off by less is decided as it should be
-_HULL = 1 + 2.0**-10  # rounding of an average of a table's values, in any dtype
+_HULL = 1 + BEYOND  # rounding of an average of a table's values, in any dtype
 _LOGITS = 2.0**-20  # relative: what logits, and exp of them, round by in float32 at most
 _HELD = 2.0**20  # sizes in memory that kinks' rounding is stated for
 
@@ -308,7 +309,7 @@ class _Errors:
         bounds = self._bounded(loop, growth, states, begin, self._turned(loop, before | still))
         if not max(bounds) < math.inf:
             return bounds
-        tried = [1.125 * bound for bound in bounds]
+        tried = [bound + bound / 8 for bound in bounds]
         given = {s: b / s.scale for s, b in zip(states, tried, strict=True)}
         self.jumps = {}
         self._turned(loop, before | given)

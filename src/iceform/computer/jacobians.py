@@ -24,7 +24,7 @@ intervals, and on the others, by a sum of sizes.
 roundings move nothing as long as they are decided as in the exact program:
 :mod:`~iceform.computer.budget` makes sure of that (``decided``).
 
-**Reach.** Intervals hold for values that leave their ranges by :data:`_BEYOND` of their size, so
+**Reach.** Intervals hold for values that leave their ranges by :data:`BEYOND` of their size, so
 for errors that are as small as that: ``reach``.
 """
 
@@ -51,7 +51,7 @@ from iceform.computer.virtual import compose
 from iceform.expressions.formulas import trees
 from iceform.expressions.formulas.polynomials import polynomial
 
-_BEYOND = 2.0**-10
+BEYOND = 2.0**-10  # of a value's size, small beside it
 _Z = trees.Variable()
 
 
@@ -180,10 +180,10 @@ class TurnDerivative:
     def weights(self) -> Tensor:
         """Of the states: nearly those by which N brings errors least far apart."""
         v = torch.ones(len(self.entries), dtype=torch.float64)
-        for _ in range(tuning.JACOBIAN_ROUNDS):
+        for _ in range(tuning.JACOBIAN_ENTRIES):
             v = v + self.entries @ v
             v = v / v.max() if bool(v.isfinite().all()) else torch.ones_like(v)
-        each = v.clamp(min=_BEYOND).split(self.widths)
+        each = v.clamp(min=BEYOND).split(self.widths)
         return torch.stack([part.max() for part in each])
 
     def by_entries(self, turns: int) -> Tensor:
@@ -291,7 +291,7 @@ class _JacobianRules:
         domain = self.values.ranges.domain
         dim = self.values.ranges.graph.dim
         each = domain.features or (domain.x,) * dim
-        parts = max(1, int(tuning.JACOBIAN_CELLS ** (1 / dim) + 0.01))
+        parts = max(1, int(tuning.JACOBIAN_CELLS ** (1 / dim) * OUTWARD_MANY))
         edges = [torch.linspace(r.low, r.high, parts + 1, dtype=torch.float64) for r in each]
         lows = torch.cartesian_prod(*(e[:-1] for e in edges)).reshape(-1, dim)
         highs = torch.cartesian_prod(*(e[1:] for e in edges)).reshape(-1, dim)
@@ -316,13 +316,13 @@ class _JacobianRules:
         """How far a value may leave its range: a share of the end that is nearer to 0."""
         known = self.values.ranges[node]
         nearest = min(abs(known.low), abs(known.high))
-        return _BEYOND * max(known.size if known.low <= 0 <= known.high else nearest, _BEYOND**4)
+        return BEYOND * max(known.size if known.low <= 0 <= known.high else nearest, BEYOND**4)
 
     def beyond(self, node: Node) -> Range:
         """A range with that room, which errors of the states must leave it."""
         known, room, size = self.values.ranges[node], self.room(node), self.found[node].size.max()
         if size > 0:
-            self.reach = min(self.reach, room / float(size) * (1 - _BEYOND))
+            self.reach = min(self.reach, room / float(size) * (1 - BEYOND))
         return Range(known.low - room, known.high + room)
 
     # ------------------------------------------------------------------------------- operations

@@ -332,4 +332,4 @@ def others_weigh(moved: float, apart: float, samples: int) -> float:
     and rounding may move each by a sixteenth of that, so that differences keep three quarters;
     infinity says that it is more.
     """
-    return 2 * samples * math.exp(-0.75 * apart) if 16 * moved <= apart else math.inf
+    return 2 * samples * math.exp(-3 * apart / 4) if 16 * moved <= apart else math.inf
