@@ -62,6 +62,10 @@ PROOFS_MOST_BITS = 1 << 13  # bits of a ball, after which an answer counts as ou
 PROOFS_SHARE = 2.0**-10  # of the distance that the radius of the exact answer may be
 PROOFS_NOTHING = 2.0**-60  # distances below this need no finer radius
 
+# computer/jacobians.py
+JACOBIAN_ENTRIES = 64  # of a loop's states, and rounds to find their weights
+JACOBIAN_CELLS = 8 * JACOBIAN_ENTRIES  # that the domain of a sample is cut into
+
 # computer/ranges.py
 RANGES_DRAWS = 8  # random inputs whose runs show how large values get
 RANGES_PLAIN = 3  # rounds of joining before ends that move go on to 0 or to the next power of 4

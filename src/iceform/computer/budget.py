@@ -35,15 +35,16 @@ from dataclasses import dataclass, field
 
 import torch
 
-from iceform.arithmetic.units import OUTWARD, gamma
+from iceform.arithmetic.units import OUTWARD, OUTWARD_MANY, gamma
 from iceform.certificates import Certificate, DerivationStep
 from iceform.computer.assemble import Assembled
 from iceform.computer.fuse import SelectedCode
 from iceform.computer.instructions import FLAG_GAP, Assembly, Instruction, TablePair
+from iceform.computer.jacobians import BEYOND
 from iceform.computer.layout import largest_result, largest_value
 from iceform.computer.loop_bounds import ErrorGrowth
 from iceform.computer.ranges import ProgramDomain, Ranges
-from iceform.computer.rounding import argument_rounding, instruction_rounding
+from iceform.computer.rounding import argument_rounding, instruction_rounding, others_weigh
 from iceform.computer.virtual import (
     JumpCurve,
     Read,
@@ -58,10 +59,10 @@ from iceform.expressions.formulas.polynomials import polynomial
 from iceform.tables import RoundingModel
 from iceform.validation import unit_roundoff
 
-_ROOM = 1 + 2.0**-10  # errors by so much larger are tried as those after any number of turns
+_ROOM = 1 + BEYOND  # errors by so much larger are tried as those after any number of turns
 _MOST_TURNS = 1024  # that a loop is followed whose turns nobody counts
 _SURE = 1 - FLAG_GAP  # a branch whose FLAG is off by less is decided as it should be
-_HULL = 1 + 2.0**-10  # rounding of an average of a table's values, in any dtype
+_HULL = 1 + BEYOND  # rounding of an average of a table's values, in any dtype
 _LOGITS = 2.0**-20  # relative: what logits, and exp of them, round by in float32 at most
 _HELD = 2.0**20  # sizes in memory that kinks' rounding is stated for
 
@@ -101,9 +102,12 @@ def budget(
         if virtual is None or virtual in out:
             continue
         table = assembled.assembly.table(i.table)
-        key = (i.table, *(bounds[n] for _, n in (*i.a.reads(), *i.b.reads())), bounds[i.dst])
+        reads = (*i.a.reads(), *i.b.reads())
+        key = (i.table, virtual.apart, *(bounds[n] for _, n in reads), bounds[i.dst])
         if key not in known:
-            known[key] = _rounding(assembled, i, bounds, samples, width, dtype, backend)
+            known[key] = _rounding(
+                assembled, i, bounds, samples, width, dtype, backend, virtual.apart
+            )
         rounding = known[key] + unit_roundoff(dtype) * virtual.rounded * held
         shift = (
             0.0
@@ -139,14 +143,15 @@ def _shift(
 
 def _rounding(
     assembled: Assembled, i: Instruction, bounds: Mapping[str, float], samples: int, width: int,
-    dtype: torch.dtype, backend: str,
+    dtype: torch.dtype, backend: str, apart: float,
 ) -> float:  # fmt: skip
     table = assembled.assembly.table(i.table)
     if table.jump is not None:
         return _of_jump(table, bounds[i.dst], unit_roundoff(dtype), backend)
     found = instruction_rounding(
-        assembled.assembly, i, bounds, samples=samples, width=width, dtype=dtype, backend=backend
-    )
+        assembled.assembly, i, bounds, samples=samples, width=width, dtype=dtype, backend=backend,
+        apart=apart,
+    )  # fmt: skip
     return (
         _by_interpolants(table, samples + width, dtype) if math.isnan(found.total) else found.total
     )
@@ -183,6 +188,7 @@ class _Errors:
     """Errors of registers, carried through the code."""
 
     own: Mapping[VirtualInstruction, Budget]
+    samples: int
     width: int
     turns: Mapping[VirtualLoop, tuple[int, int]]
     growths: Mapping[VirtualLoop, tuple[ErrorGrowth, ...]]
@@ -190,9 +196,13 @@ class _Errors:
     held: float  # the largest value that masks cover
     off: dict[Register, float] = field(default_factory=dict)
     before: Register | None = None
+    rest: dict[Register, float] = field(default_factory=dict)  # beyond the one component
     used: dict[VirtualLoop, dict[tuple[int, ...], ErrorGrowth]] = field(default_factory=dict)
     sure: dict[Register, float] = field(default_factory=dict)  # sizes that comparisons have
     undecided: dict[str, str] = field(default_factory=dict)  # what may go another way, and how
+    jumps: dict[VirtualInstruction, float] | None = None  # what comparisons are off by, if asked
+    held_jumps: Mapping[VirtualInstruction, float] = field(default_factory=dict)
+    plain: bool = False  # what is off counts in full, so that differences say what a turn adds
 
     def code(self, code: VirtualCode) -> None:
         """In order."""
@@ -205,28 +215,36 @@ class _Errors:
     def loop(self, loop: VirtualLoop) -> None:
         """Turn by turn, and in every norm that something is proven in: the least counts."""
         begin, undecided = dict(self.off), dict(self.undecided)
-        self._followed(loop)
+        during = self._followed(loop)
         least = {state: self.off.get(state, 0.0) for state in loop.states}
         turn_by_turn, self.undecided = (self.off, self.undecided), {}
         for growth in self.growths.get(loop, ()):
             states = [loop.states[k] for k in growth.states]
-            bound = self._grown(loop, growth, states, begin, least)
-            if any(bound < least[state] * state.scale for state in states):
+            bounds = self._grown(loop, growth, states, begin, during)
+            if any(b < least[s] * s.scale for s, b in zip(states, bounds, strict=True)):
                 self.used.setdefault(loop, {})[growth.states] = growth
-            least |= {state: min(least[state], bound / state.scale) for state in states}
+            for known in (least, during):  # bounds hold in every turn
+                known |= {
+                    s: min(known[s], b / s.scale) for s, b in zip(states, bounds, strict=True)
+                }  # fmt: skip
         if loop not in self.used:
             self.off, self.undecided = turn_by_turn
             return
         if loop.counter is not None:
             least[loop.counter] = turn_by_turn[0].get(loop.counter, 0.0)
-        self.off, self.undecided = {**begin, **least}, undecided
+        self.off, self.undecided = {**begin, **during}, undecided
         self.code(loop.body)
         for register, error in least.items():
             self.off[register] = max(error, begin.get(register, 0.0))
 
-    def _followed(self, loop: VirtualLoop) -> None:
-        """Turn by turn, from the least number of turns that there may be to the most."""
+    def _followed(self, loop: VirtualLoop) -> dict[Register, float]:
+        """Turn by turn, from the least number of turns that there may be to the most.
+
+        Returns what states are off by in whichever turn that is most: errors may fall.
+        """
         least, most = self.turns.get(loop, (0, _MOST_TURNS))
+        kept = loop.states if loop.counter is None else (*loop.states, loop.counter)
+        during = {state: self.off.get(state, 0.0) for state in kept}
         asked = 8
         for turn in range(1, most + 1):
             counted = 0.0 if loop.counter is None else self.off.get(loop.counter, 0.0)
@@ -234,6 +252,7 @@ class _Errors:
                 self._turn(loop, dict(self.off))
             else:
                 self.code(loop.body)
+            during = self._more(during)
             if turn < asked:
                 continue
             asked *= 2
@@ -242,10 +261,14 @@ class _Errors:
                     more = (self.off[loop.counter] - counted) * (most - turn)
                     self.off[loop.counter] += more * (1 + most * (OUTWARD - 1))
                     self._turn(loop, dict(self.off))
-                return
+                return self._more(during)
         if loop not in self.turns:
             self._turn(loop, {**self.off, **dict.fromkeys(loop.states, math.inf)})
             self._turn(loop, dict(self.off))  # what is only copied is known now
+        return self._more(during)
+
+    def _more(self, during: dict[Register, float]) -> dict[Register, float]:
+        return {state: max(error, self.off.get(state, 0.0)) for state, error in during.items()}
 
     def _turn(self, loop: VirtualLoop, start: dict[Register, float]) -> None:
         """One more turn from given errors, or none."""
@@ -272,18 +295,56 @@ class _Errors:
         growth: ErrorGrowth,
         states: list[Register],
         begin: Mapping[Register, float],
-        least: Mapping[Register, float],
-    ) -> float:
+        during: Mapping[Register, float],
+    ) -> list[float]:
         """A turn's own error, from states that are given, and what is left of those before it.
 
-        Other states are off by what is known of them.
+        Other states are off by what is known of them. What a turn adds is more where its states
+        are off, as factors are, and comparisons have to be decided as in the exact program: so
+        these are as far off as states allow that are off by a bit more than the bound; if the
+        bound stays below that, it holds from turn to turn.
         """
-        turns = self.turns[loop][1] if loop in self.turns else None
-        self.off = {**begin, **least, **dict.fromkeys(states, 0.0)}
+        still = dict.fromkeys(states, 0.0)
+        before = {**begin, **during}
+        bounds = self._bounded(loop, growth, states, begin, self._turned(loop, before | still))
+        if not max(bounds) < math.inf:
+            return bounds
+        tried = [bound + bound / 8 for bound in bounds]
+        given = {s: b / s.scale for s, b in zip(states, tried, strict=True)}
+        self.jumps = {}
+        self._turned(loop, before | given)
+        self.held_jumps, self.jumps, self.plain = self.jumps, None, True
+        all_of_it = self._turned(loop, before | given)
+        own, self.own = self.own, {}
+        self.held_jumps = dict.fromkeys(self.held_jumps, 0.0)
+        moved = self._turned(loop, given)
+        self.own, self.held_jumps, self.plain = own, {}, False
+        added = {s: all_of_it[s] * OUTWARD_MANY - moved[s] for s in states}
+        added = {s: math.inf if math.isnan(e) else max(e, 0.0) for s, e in added.items()}
+        bounds = self._bounded(loop, growth, states, begin, added)
+        if not all(b <= most for b, most in zip(bounds, tried, strict=True)):
+            return [math.inf] * len(bounds)
+        return bounds
+
+    def _turned(self, loop: VirtualLoop, off: Mapping[Register, float]) -> dict[Register, float]:
+        """What registers are off by after a turn."""
+        self.off = dict(off)
         self.code(loop.body)
-        own = growth.norm([self._entries(s, self.off[s]) for s in states])
+        return self.off
+
+    def _bounded(
+        self,
+        loop: VirtualLoop,
+        growth: ErrorGrowth,
+        states: list[Register],
+        begin: Mapping[Register, float],
+        added: Mapping[Register, float],
+    ) -> list[float]:
+        """Of the states, if every turn adds so much."""
+        turns = self.turns[loop][1] if loop in self.turns else None
+        own = growth.norm([self._entries(s, added[s]) for s in states])
         start = growth.norm([self._entries(s, begin.get(s, 0.0)) for s in states])
-        return growth.after(turns, start, own)
+        return growth.of_states(growth.after(turns, start, own))
 
     def _entries(self, state: Register, error: float) -> tuple[float, int]:
         """What a state's value is off by, in each of so many entries; its register holds less."""
@@ -294,7 +355,9 @@ class _Errors:
         a, b = self._operand(i.a), self._operand(i.b)
         own = self.own.get(i, _NOTHING)
         step = i.f if isinstance(i.f, JumpCurve) else i.g
-        if isinstance(step, StairCurve):
+        if i in self.held_jumps:
+            error = self.held_jumps[i]
+        elif isinstance(step, StairCurve):
             error = step.moved((a + b + own.shift) / (1 - _LOGITS))
         elif isinstance(step, Comparison) and math.isfinite(step.gap):
             error = self._compared(i, step, a + b)
@@ -303,7 +366,14 @@ class _Errors:
             bend = _bend(i) if a and b else 0.0
             gains = math.fsum(g * e for g, e in zip(i.gains, (a, b), strict=True) if g and e)
             error = gains + (bend * a * b if bend else 0.0) if a + b <= own.room else math.inf
-        off = self.off[i.dst] = min((error + own.total) * OUTWARD, own.most)
+        if self.jumps is not None and isinstance(step, JumpCurve):
+            self.jumps[i] = max(error, self.jumps.get(i, 0.0))
+        most = math.inf if self.plain else own.most
+        off = self.off[i.dst] = min((error + own.total) * OUTWARD, most)
+        if i.dst.single:  # where b is 0, errors of a move nothing
+            self.rest[i.dst] = (i.gains[1] * b + _bend(i) * a * b + own.total) * OUTWARD_MANY
+            if not a + b <= own.room:
+                self.rest[i.dst] = math.inf
         self.before = i.dst
         line = f"line {i.place.line}" if i.place is not None else "a line of the compiler's"
         if i.dst is self.flag and not off < _SURE:
@@ -335,12 +405,20 @@ class _Errors:
     def _read(self, read: Read) -> float:
         error = self.off.get(read.register, 0.0)
         if read.how == "rowsum":
-            return self.width * error
+            rest = self.rest.get(read.register, error) if read.register.single else error
+            return error + (self.width - 1) * min(rest, error)
         if read.how == "like" and self.before is not None:
             asks, size = self.off.get(self.before, 0.0), read.register.range.size
             moved = self.width * (self.before.range.size * error + size * asks + asks * error)
             moved = math.inf if math.isnan(moved) else moved
-            return error + 2 * size * math.tanh(min(moved, 700.0) / 2)
+            free = moved / 2 if self.plain else math.tanh(min(moved, 700.0) / 2)
+            if not read.apart:
+                return error + 2 * size * free
+            if not self.own:  # no derivative knows of weights at a place
+                return error
+            # What rounding adds rests on this too: where it is infinite, any average is possible.
+            others = others_weigh(moved, read.apart, self.samples)
+            return error + 2 * size * min(free, others) if math.isfinite(others) else math.inf
         return error
 
 
@@ -366,7 +444,7 @@ def certify(
     own = budget(assembled, ranges.domain.samples, width, dtype, backend)
     written = _written(assembled, ranges.domain, dtype)
     held = largest_value(assembled.assembly)
-    errors = _Errors(own, width, turns, growths, fused.flag, held, written)
+    errors = _Errors(own, ranges.domain.samples, width, turns, growths, fused.flag, held, written)
     errors.code(fused.code)
     terms = {name: errors.off.get(register, 0.0) for name, (register, _) in fused.outputs.items()}
     if errors.undecided:

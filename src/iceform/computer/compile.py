@@ -225,7 +225,8 @@ class Program:
     def with_bounds(self, bounds: Mapping[str, Range]) -> Program:
         """The same program compiled with other bounds of names that loops carry."""
         old = self.ranges
-        ranges = find_ranges(self.graph, old.domain, {**old.bounds, **bounds}, old.example)
+        stated = {**old.bounds, **bounds}
+        ranges = find_ranges(self.graph, old.domain, stated, old.example, old.margin)
         return _selected(self.algorithm, self.graph, ranges, self.eps)
 
     def explain(self) -> str:
@@ -344,6 +345,7 @@ def compile(
     eps: float = 1e-8,
     bounds: Mapping[str, Any] | None = None,
     example: Any = None,
+    margin: float | None = None,
     **parameter_ranges: Any,
 ) -> Program:
     r"""Compile an algorithm for samples of ``dim`` features.
@@ -369,6 +371,10 @@ def compile(
         be at most 32 times as large as they were there (8 times where they are compared, divided by
         or the like), and what is divided by at least a thirty-second as far from 0. Every run
         checks that, and its answer is refused, with the line, where it fails.
+    margin
+        How many times as large as in the example values may be, and how many times nearer to 0
+        where it matters, in place of these numbers: a number above 1. A small one makes narrow
+        ranges, so that more is known before the fact, and more runs are refused.
     **parameter_ranges
         For a parameter ``lr``, ``lr=(0.01, 1)``; without, from a sixteenth to twice its default.
 
@@ -386,6 +392,11 @@ def compile(
     samples = len(data["x"]) if samples is None and data is not None else samples
     dim, samples = check_size("dim", dim), check_size("samples", samples)
     check_positive("eps", eps)
+    if margin is not None and not (example is not None and margin > 1 and math.isfinite(margin)):
+        raise ProgramError(
+            f"margin is how far values may go beyond those of an example, a number above 1; got "
+            f"{margin!r}" + (" and no example" if example is None else "")
+        )
     if eps < _LEAST:
         raise PrecisionError(
             f"eps = {eps:.3g} is below what float64 tells apart at 1; ask for "
@@ -406,7 +417,8 @@ def compile(
         given = {**data, **algorithm.values(dim, {})}
         space.check(data["x"], data["y"], {})
         seen_in_run(graph, given, seen, MOST_TURNS)
-    ranges = find_ranges(graph, space, {n: _range(n, b) for n, b in (bounds or {}).items()}, seen)
+    stated = {n: _range(n, b) for n, b in (bounds or {}).items()}
+    ranges = find_ranges(graph, space, stated, seen, margin)
     program = _selected(algorithm, graph, ranges, eps)
     _warn_of_tables(program.assembled, eps)
     return program

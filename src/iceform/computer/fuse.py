@@ -401,7 +401,7 @@ class Selector(Emitter):
         """The product with e_j, summed up."""
         vector = self.operand(node.args[0], node)
         register = Register("", node.samples, self.width, self.ranges[node.args[0]].join(
-            Range(0.0, 0.0)), clean=True)  # fmt: skip
+            Range(0.0, 0.0)), clean=True, single=True)  # fmt: skip
         mask = of_register(self.mask(node.attr, 1))
         self.product(register, vector, mask, node, f"component {node.attr}")
         return LinearForm(((Read("rowsum", register), 1.0),))

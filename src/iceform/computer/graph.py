@@ -22,7 +22,8 @@ whole        of the nearest whole number, ``attr = (what, gap)``: itself ("neare
 sum          of the components
 mean         over the samples
 attend       :math:`\sum_i p_i v_i` with :math:`p = \mathrm{softmax}_i(q \cdot k_i + b_i)` over the
-             samples; arguments q, k, v and, if there is one, b
+             samples; arguments q, k, v and, if there is one, b; ``attr`` is None, or by how much
+             the largest logit is above all others
 concat       vectors and scalars side by side
 component    number ``attr`` of a vector
 spread       the argument, given to every component or to every sample's lane

@@ -10,7 +10,7 @@ such bounds, each in a file or a class of its own; a loop may have several, and 
 
 * one vector, descent and what does not push apart after it (:mod:`~iceform.computer.euclidean`);
 * vectors that a turn combines by polynomials of mean(x x') (:mod:`~iceform.computer.spectral`);
-* :class:`_MaxNormRules`, in the largest entry: averages by fixed weights and maxima add nothing;
+* any states, by intervals of a turn's derivative (:mod:`~iceform.computer.jacobians`);
 * :func:`_positive`, loops that multiply and add what is not negative.
 
 States that do not depend on each other are bounded apart, those that others depend on first: to
@@ -21,20 +21,21 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from iceform.arithmetic import at_most
-from iceform.arithmetic.units import OUTWARD, OUTWARD_FEW
+from iceform.arithmetic.units import OUTWARD
 from iceform.computer.euclidean import euclidean
 from iceform.computer.graph import Loop
-from iceform.computer.loop_slices import LoopSlice, NotApplicableError, RangesAtParameters
+from iceform.computer.jacobians import TurnDerivative, turn_derivative
+from iceform.computer.loop_slices import LoopSlice, RangesAtParameters
 from iceform.computer.spectral import spectral
-from iceform.program import Node, Range, slope
+from iceform.program import Node
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,12 @@ class ErrorGrowth:
         p_k = rate^k; infinite where that is not known.
     euclidean
         Whether the norm is that of all states together; else it is the largest entry.
+    weights
+        Of the states, whose entries are divided by them; empty where all are 1.
+    reach
+        Errors in the largest entry for which it is proven.
+    decided
+        Whether it is proven while comparisons are decided as in the exact program.
     """
 
     states: tuple[int, ...]
@@ -60,12 +67,21 @@ class ErrorGrowth:
     euclidean: bool
     rate: float = math.inf
     powers: Callable[[int], Tensor] | None = None
+    weights: tuple[float, ...] = ()
+    reach: float = math.inf
+    decided: bool = False
 
-    def norm(self, errors: Iterable[tuple[float, int]]) -> float:
+    def norm(self, errors: Sequence[tuple[float, int]]) -> float:
         """Of states' errors, each so much in so many entries."""
         if not self.euclidean:
-            return max(e for e, _ in errors)
+            weights = self.weights or (1.0,) * len(errors)
+            return max(e / w for (e, _), w in zip(errors, weights, strict=True)) * OUTWARD
         return math.sqrt(math.fsum(n * e * e for e, n in errors)) * OUTWARD
+
+    def of_states(self, bound: float) -> list[float]:
+        """The largest entry of each state, where the norm is at most ``bound``."""
+        found = [bound * w * OUTWARD for w in self.weights or (1.0,) * len(self.states)]
+        return found if max(found) <= self.reach else [math.inf] * len(found)
 
     def after(self, turns: int | None, begin: float, own: float) -> float:
         """The error in so many turns, or in any number of them."""
@@ -99,16 +115,31 @@ def growths(loop: Loop, values: RangesAtParameters) -> Iterator[ErrorGrowth]:
         powers = spectral(part, values)
         if powers is not None:
             yield ErrorGrowth(states, "turns are polynomials of mean(x x')", True, powers=powers)
-        largest = _largest(part, values)
-        if largest is not None:
-            told = f"a turn moves the largest entry by {at_most(largest, '.6g')}"
-            yield ErrorGrowth(states, told, False, largest)
+        turn = turn_derivative(part, values)
+        yield from () if turn is None else _of_entries(states, turn)
         alone = all(needs[c.next] <= set(states) for c in part.carried)
         ratio = _positive(part, values) if alone else None
         if ratio is not None:
             in_all = at_most(ratio, ".6g")
             told = f"a turn multiplies and adds what is not negative, by {in_all} in all"
             yield ErrorGrowth(states, told, False, powers=partial(_constant, ratio))
+
+
+def _of_entries(states: tuple[int, ...], turn: TurnDerivative) -> Iterator[ErrorGrowth]:
+    """By a turn's derivative: in the largest entry, weighted, and in a basis of its own."""
+    known = ErrorGrowth(states, "", False, reach=turn.reach, decided=turn.decided)
+    told = f"a turn moves the largest entry by {at_most(turn.largest, '.6g')}"
+    yield replace(known, description=told, rate=turn.largest)
+    rate = float(turn.by_entries(1)[1])
+    told = f"a turn moves entries, weighted, by {at_most(rate, '.6g')}"
+    weights = tuple(turn.weights.tolist())
+    yield replace(
+        known, description=told, rate=rate, powers=turn.by_entries, weights=weights
+    )  # fmt: skip
+    powers = turn.in_bases()
+    if powers is not None:
+        told = "turns' derivatives are within matrices of known norm"
+        yield replace(known, description=told, powers=powers, euclidean=True)
 
 
 def _constant(value: float, turns: int) -> Tensor:
@@ -135,125 +166,6 @@ def _groups(needs: list[set[int]]) -> list[tuple[int, ...]]:
         for k, found in enumerate(reached)
     }
     return sorted(groups, key=groups.__getitem__)
-
-
-# ---------------------------------------------------------------------------------------------
-# the largest entry
-# ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _EntryDerivative:
-    """How a value moves with the states: by ``own`` of the same entry, and ``rest`` of any."""
-
-    own: Mapping[Node, Range]
-    rest: float = 0.0
-
-    @property
-    def size(self) -> float:
-        """In the largest entry."""
-        return (math.fsum(r.size for r in self.own.values()) + self.rest) * OUTWARD_FEW
-
-    def mixed(self, factor: float = 1.0) -> _EntryDerivative:
-        """Entries of another place than they came from."""
-        return _EntryDerivative({}, self.size * factor)
-
-    def times(self, factor: Range) -> _EntryDerivative:
-        own = {state: r * factor for state, r in self.own.items()}
-        return _EntryDerivative(own, self.rest * factor.size * OUTWARD_FEW)
-
-    def plus(self, other: _EntryDerivative) -> _EntryDerivative:
-        own = {s: a + b for s, a, b in self._beside(other)}
-        return _EntryDerivative(own, (self.rest + other.rest) * OUTWARD_FEW)
-
-    def either(self, other: _EntryDerivative) -> _EntryDerivative:
-        """Any average of both."""
-        own = {s: a.join(b) for s, a, b in self._beside(other)}
-        joined = _EntryDerivative(own, max(self.rest, other.rest))
-        return min(
-            joined, _EntryDerivative({}, max(self.size, other.size)), key=lambda moved: moved.size
-        )
-
-    def _beside(self, other: _EntryDerivative) -> Iterator[tuple[Node, Range, Range]]:
-        zero = Range(0.0, 0.0)
-        for state in {**self.own, **other.own}:
-            yield state, self.own.get(state, zero), other.own.get(state, zero)
-
-
-_STILL = _EntryDerivative({})
-
-
-@dataclass
-class _MaxNormRules:
-    r"""Derivatives in the largest entry.
-
-    An average by weights that do not depend on the states moves by no more than what is averaged,
-    max(a, b) - max(a', b') is an average of a - a' and b - b', and w - w/4 moves by 3/4 of w, not
-    by 5/4.
-    """
-
-    values: RangesAtParameters
-
-    def node(self, node: Node, moved: list[_EntryDerivative | None]) -> _EntryDerivative:
-        """By the operation."""
-        known = {
-            "add": self._add, "mul": self._mul, "maximum": self._either, "minimum": self._either,
-            "attend": self._attend, "concat": self._concat,
-        }  # fmt: skip
-        rule = known.get(node.op)
-        if rule is not None:
-            return rule(node, moved)
-        (first,) = moved
-        assert first is not None
-        if node.op == "apply":
-            at = self.values.ranges[node.args[0]]
-            return first.times(Range(*slope(node.attr, at.low, at.high)))
-        if node.op in ("bounded", "stored", "spread"):
-            return first
-        if node.op in ("mean", "component", "sum"):
-            return first.mixed(float(node.args[0].width or 1) if node.op == "sum" else 1.0)
-        raise NotApplicableError
-
-    def _add(self, node: Node, moved: list[_EntryDerivative | None]) -> _EntryDerivative:
-        a, b = (_STILL if m is None else m for m in moved)
-        return a.plus(b)
-
-    def _either(self, node: Node, moved: list[_EntryDerivative | None]) -> _EntryDerivative:
-        a, b = (_STILL if m is None else m for m in moved)
-        return a.either(b)
-
-    def _attend(self, node: Node, moved: list[_EntryDerivative | None]) -> _EntryDerivative:
-        value = moved[2]
-        if value is None or any(m is not None for k, m in enumerate(moved) if k != 2):
-            raise NotApplicableError
-        return value.mixed()
-
-    def _concat(self, node: Node, moved: list[_EntryDerivative | None]) -> _EntryDerivative:
-        return _EntryDerivative({}, max(m.size for m in moved if m is not None))
-
-    def _mul(self, node: Node, moved: list[_EntryDerivative | None]) -> _EntryDerivative:
-        both = [
-            _STILL if m is None else m.times(self._factor(other, other_moved))
-            for m, other, other_moved in zip(
-                moved, reversed(node.args), reversed(moved), strict=True
-            )
-        ]
-        return both[0].plus(both[1])
-
-    def _factor(self, node: Node, moved: _EntryDerivative | None) -> Range:
-        """Of what moves itself, all that it may be."""
-        return self.values[node] if moved is None else self.values.ranges[node]
-
-
-def _largest(part: LoopSlice, values: RangesAtParameters) -> float | None:
-    known = {c.state: _EntryDerivative({c.state: Range(1.0, 1.0)}) for c in part.carried}
-    try:
-        found = part.propagate(known, _MaxNormRules(values).node)
-    except NotApplicableError:
-        return None
-    sizes = [found[c.next].size for c in part.carried if c.next in found]
-    rate = max(sizes, default=0.0)
-    return rate if math.isfinite(rate) else None
 
 
 # ---------------------------------------------------------------------------------------------

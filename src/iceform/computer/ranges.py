@@ -20,13 +20,16 @@ what was seen, and, where that makes the difference, as far from 0 less a factor
 of a value whose density at 0 is positive, the least of a fresh draw is below a thirty-second of the
 least seen in one case of 33.
 
+With a ``margin`` all of these are that number: ranges are narrow, what is known before the fact is
+more, and more runs are refused.
+
 All of it is checked in every run: an answer whose values left their bounds is refused.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -35,6 +38,7 @@ import torch
 
 from iceform import tuning
 from iceform.arithmetic import at_least, at_most
+from iceform.arithmetic.units import OUTWARD_MANY
 from iceform.computer.exact import run_exactly
 from iceform.computer.graph import CONSTANTS, Block, Graph, Loop, LoopVariable, refuse
 from iceform.errors import BoundError, ProgramError
@@ -118,6 +122,7 @@ class Ranges:
     known: dict[Node, Range] = field(default_factory=dict)
     assumed: dict[Node, Assumed] = field(default_factory=dict)
     example: Mapping[Node, Range] = field(default_factory=dict)  # every value's, if there is one
+    margin: float | None = None  # beyond the example; None for the usual ones
     _seen: Mapping[Node, Range] | None = None
 
     def __getitem__(self, node: Node) -> Range:
@@ -180,29 +185,47 @@ class Ranges:
     def _as_seen(self, node: Node, seen: Range, found: Range) -> Range:
         """No larger than the example has it, and its argument no nearer to 0."""
         if node.op == "step":
-            argument, most = node.args[0], _NEAR * self.example[node.args[0]].size
+            argument = node.args[0]
+            most = (self.margin or _NEAR) * self.example[argument].size
             if 0 < 2 * most < self.known[argument].size:
                 self.known[argument] = self._narrowed(argument, Range(-most, most))
             return found
-        if not seen.finite or seen.size == 0 or node.op in CONSTANTS:
+        if not seen.finite or seen.size == 0 or node.op in (*CONSTANTS, "attend"):
             return found
         if node in self.assumed:
             return found.meet(self.assumed[node].range)
-        if found.size <= _TOO_FAR * seen.size and not self._steep(node):
+        too_far = self.margin or _TOO_FAR
+        if found.size <= too_far * seen.size and not self._steep(node):
             return found
         if node.op == "apply" and line(node.attr) is None and node.args[0].op != "parameter":
             argument = node.args[0]
             shown, before = self.example[argument], self.known[argument]
-            far = Range(-_NEAR * shown.size, _NEAR * shown.size)
+            most = (self.margin or _NEAR) * shown.size
+            far, close = Range(-most, most), self._near(shown)
             sizes = []
-            for near in (_beyond(shown), far):
+            for near in (close, far):
                 self.known[argument] = before.meet(near)
                 sizes.append(math.inf if self._steep(node) else self._ruled(node).size)
             self.known[argument] = before
-            near = far if sizes[1] <= _TOO_FAR * sizes[0] else _beyond(shown)
+            near = far if sizes[1] <= too_far * sizes[0] else close
             self.known[argument] = self._narrowed(argument, near)
             return self._ruled(node)
-        return self._narrowed(node, Range(-_FAR * seen.size, _FAR * seen.size), found)
+        most = _FAR * seen.size
+        near = Range(-most, most) if self.margin is None else self._near(self._rounded(seen))
+        return self._narrowed(node, near, found)
+
+    @staticmethod
+    def _rounded(seen: Range) -> Range:
+        """With the other side of an end at 0, which may be rounding's alone."""
+        least = seen.size * (OUTWARD_MANY - 1)
+        apart = min(abs(seen.low), abs(seen.high)) > least
+        return seen if apart else seen.join(Range(-least, least))
+
+    def _near(self, seen: Range) -> Range:
+        """What is assumed of a value that was seen, where all of it matters."""
+        if self.margin is None:
+            return seen.beyond(_NEAR, _NEARER)
+        return seen.beyond(self.margin, self.margin)
 
     def _steep(self, node: Node) -> bool:
         """Whether a function has an end of its range where no table holds it, as a root at 0."""
@@ -268,30 +291,10 @@ class Ranges:
 
     def _between(self, node: Node) -> Range | None:
         """The hull of a and b, where a node is c (a - b) + b and 0 <= c <= 1, as of where."""
-        added = node.args[1] if node.op == "add" else _number_added(node.attr)
-        if added is None or node.op not in ("add", "apply") or node.args[0].op != "mul":
-            return None
-        product = node.args[0]
-        for share, difference in (product.args, product.args[::-1]):
-            ends = self._ends(difference, added)
-            if ends is not None and Range(0.0, 1.0).holds(self.known[share]):
-                return ends
-        return None
-
-    def _ends(self, difference: Node, b: Node | Fraction) -> Range | None:
-        """The hull of a and b, where ``difference`` is a - b, a or b a number or a node."""
-        args, tree = difference.args, difference.attr
-        if isinstance(b, Fraction):
-            if difference.op == "apply" and tree == _less(trees.Variable(), trees.Number(b)):
-                return self.known[args[0]].join(_point(b))
-            return None
-        if difference.op == "add" and args[1].op == "apply" and args[1].args == (b,):
-            negated = args[1].attr == trees.Operation("neg", (trees.Variable(),))
-            return self.known[args[0]].join(self.known[b]) if negated else None
-        if difference.op == "apply" and args == (b,) and isinstance(tree, trees.Operation):
-            a = tree.arguments[0]
-            if isinstance(a, trees.Number) and tree == _less(a, trees.Variable()):
-                return self.known[b].join(_point(a.value))
+        for share, _, *ends in choice(node):
+            if Range(0.0, 1.0).holds(self.known[share]):
+                a, b = (self.known[v] if isinstance(v, Node) else _point(v) for v in ends)
+                return a.join(b)
         return None
 
     def loop(self, loop: Loop) -> None:
@@ -349,7 +352,8 @@ class Ranges:
     def _past(self, growing: list[LoopVariable]) -> bool:
         """Whether states have grown to more than the example's."""
         seen = [(self.known[c.state], self.example.get(c.state)) for c in growing]
-        return any(s is not None and not r.size <= _TOO_FAR * s.size for r, s in seen)
+        most = self.margin or _TOO_FAR
+        return any(s is not None and not r.size <= most * s.size for r, s in seen)
 
     def _bounded(self, loop: Loop, growing: list[LoopVariable] | ProgramError) -> bool:
         """Whether states were given bounds: those that grow, or that grew until all went wrong."""
@@ -370,6 +374,9 @@ class Ranges:
                 "loop so that it stays bounded",
                 loop.place,
             )
+        if self.margin is not None:
+            near = self._near(self._seen_of(carried.state)).join(self.known[carried.start])
+            return self._assume(carried.state, name, near, self._witness)
         factor = _NEAR if self.example else _SAFETY
         size = 2.0 ** math.ceil(math.log2(factor * max(seen, 2.0**-20)))
         start, known = self.known[carried.start], self.known[carried.state]
@@ -418,11 +425,31 @@ class Ranges:
 # ---------------------------------------------------------------------------------------------
 
 
-def _beyond(seen: Range) -> Range:
-    """Ends of what was seen moved on: those that face 0 nearer to it, the others further."""
-    low = seen.low / _NEARER if seen.low > 0 else seen.low * _NEAR
-    high = seen.high / _NEARER if seen.high < 0 else seen.high * _NEAR
-    return Range(low, high)
+def choice(node: Node) -> Iterator[tuple[Node, Node, Node | Fraction, Node | Fraction]]:
+    """c, a - b, a and b where a node is c (a - b) + b, as of where."""
+    added = node.args[1] if node.op == "add" else _number_added(node.attr)
+    if added is None or node.op not in ("add", "apply") or node.args[0].op != "mul":
+        return
+    product = node.args[0]
+    for share, difference in (product.args, product.args[::-1]):
+        first = _first_of(difference, added)
+        if first is not None:
+            yield share, difference, first, added
+
+
+def _first_of(difference: Node, b: Node | Fraction) -> Node | Fraction | None:
+    """a, where ``difference`` is a - b."""
+    args, tree = difference.args, difference.attr
+    if isinstance(b, Fraction):
+        less = difference.op == "apply" and tree == _less(trees.Variable(), trees.Number(b))
+        return args[0] if less else None
+    if difference.op == "add" and args[1].op == "apply" and args[1].args == (b,):
+        return args[0] if args[1].attr == trees.Operation("neg", (trees.Variable(),)) else None
+    if difference.op == "apply" and args == (b,) and isinstance(tree, trees.Operation):
+        a = tree.arguments[0]
+        if isinstance(a, trees.Number) and tree == _less(a, trees.Variable()):
+            return a.value
+    return None
 
 
 def _less(a: trees.Node, b: trees.Node) -> trees.Node:
@@ -525,10 +552,10 @@ def drawn(
 
 def find_ranges(
     graph: Graph, domain: ProgramDomain, bounds: Mapping[str, Range],
-    example: Mapping[Node, Range] | None = None,
+    example: Mapping[Node, Range] | None = None, margin: float | None = None,
 ) -> Ranges:  # fmt: skip
     """The range of every node of a graph; ``example`` is what was seen of each."""
-    ranges = Ranges(graph, domain, bounds, example=example or {})
+    ranges = Ranges(graph, domain, bounds, example=example or {}, margin=margin)
     for name in set(bounds) - graph.names:
         raise refuse(
             f"bounds names {name!r}; the loops of this algorithm carry {sorted(graph.names)}",

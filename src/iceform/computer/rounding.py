@@ -12,7 +12,9 @@ fetches and copies are exact, and the leak is 0.
 **Reads.** rowsum adds m components: :math:`\gamma_{m-1} \sum |v_j|`. mean has n equal logits,
 exactly 0, hence weights fl(1/n): :math:`\gamma_{n+1}` times the mean of \|v\|. like has logits
 :math:`r \cdot v_i` with errors :math:`\delta = \gamma_m \max \sum_j |r_j v_{ij}|`; logits off by
-delta move a softmax average of values by at most :math:`\tanh(\delta/2)` times their oscillation.
+delta move a softmax average of values by at most :math:`\tanh(\delta/2)` times their oscillation;
+and where one logit is apart from all others by D, by at most what these weigh before and after,
+:math:`2 n e^{2 \delta - D}`.
 An operand adds at most five reads, an argument two operands.
 
 **Look-up.** Entry k has the logit :math:`\ell_k = s_k z + b_k`, computed with an error of at most
@@ -233,6 +235,7 @@ def instruction_rounding(
     width: int,
     dtype: torch.dtype,
     backend: str = "literal",
+    apart: float = 0.0,
 ) -> InstructionRounding:
     """The rounding of one instruction.
 
@@ -246,12 +249,16 @@ def instruction_rounding(
         n and m: of the run and of the computer.
     dtype, backend
         The arithmetic; "literal" or "fused".
+    apart
+        By how much the largest logit of a read by likeness is above all others, if exact.
     """
     unit, table = unit_roundoff(dtype), assembly.table(instruction.table)
     f, g = table_facts(table, dtype, backend)
     result = f.largest + g.largest
     stored = unit * (2 * result + bounds[instruction.dst]) * (1 + unit)
-    read = argument_rounding(assembly, instruction, bounds, samples=samples, width=width, unit=unit)
+    read = argument_rounding(
+        assembly, instruction, bounds, samples=samples, width=width, unit=unit, apart=apart
+    )
     return InstructionRounding(
         argument=read + _stored_argument(table, unit),
         look_up=f.rounding + g.rounding + gamma(2, unit) * result,
@@ -262,11 +269,11 @@ def instruction_rounding(
 
 def argument_rounding(
     assembly: Assembly, instruction: Instruction, bounds: Mapping[str, float], *, samples: int,
-    width: int, unit: float,
+    width: int, unit: float, apart: float = 0.0,
 ) -> float:  # fmt: skip
     """Of a + b and of a - b, given what memory holds."""
     before = _result_before(assembly, instruction)
-    reads = _ReadErrors(bounds, before, samples, width, unit)
+    reads = _ReadErrors(bounds, before, samples, width, unit, apart)
     return reads.argument(instruction.a, instruction.b)
 
 
@@ -288,6 +295,7 @@ class _ReadErrors:
     samples: int
     width: int
     unit: float
+    apart: float = 0.0
 
     def argument(self, a: Operand, b: Operand) -> float:
         """Of two operands: each read's own error, and of adding them up."""
@@ -313,4 +321,15 @@ class _ReadErrors:
         logit = self.width * self.before * size
         off = gamma(self.width, self.unit) * logit + 2 * self.unit * logit + EXP_UNITS * self.unit
         sums = gamma(self.samples, self.unit) + gamma(self.samples + 1, self.unit) + 2 * self.unit
-        return math.tanh(off) * 2 * size + sums * size
+        moved = min(math.tanh(off), others_weigh(off, self.apart, self.samples))
+        return moved * 2 * size + sums * size
+
+
+def others_weigh(moved: float, apart: float, samples: int) -> float:
+    """What all samples but one weigh, before and after logits have moved by ``moved`` at most.
+
+    The exact logits have one that is ``apart`` from all others. Errors of what is computed before
+    and rounding may move each by a sixteenth of that, so that differences keep three quarters;
+    infinity says that it is more.
+    """
+    return 2 * samples * math.exp(-3 * apart / 4) if 16 * moved <= apart else math.inf

@@ -22,7 +22,7 @@ from iceform.computer.language import (
     scope_of,
     while_,
 )
-from iceform.computer.values import Value, where
+from iceform.computer.values import Value, checked_value, emit, where
 from iceform.program import Node
 
 __all__ = [
@@ -76,7 +76,8 @@ def at(value: Value, place: Any) -> Value:
     place = place if isinstance(place, Value) else _numbered(place)
     # 2 c p i - c i^2, which is -c (i - p)^2 but for what all samples share.
     query = concat(2.0 * _PLACE * _UNIT * place, constant(-_PLACE * _UNIT**2))
-    return attend(query, concat(own, own * own), value)
+    parts = (query, concat(own, own * own), checked_value(value, own))
+    return emit("attend", parts, query.samples, parts[2].width, _PLACE)
 
 
 def _numbered(place: Any) -> Value:

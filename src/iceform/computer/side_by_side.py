@@ -86,7 +86,7 @@ def _placed(fuser: Emitter, part: Node, offset: int, node: Node) -> list[Registe
 
 
 def _masked(fuser: Emitter, value: LinearForm, place: int, span: Range, node: Node) -> Register:
-    out = Register("", node.samples, place + 1, span, clean=True)
+    out = Register("", node.samples, place + 1, span, clean=True, single=True)
     held = max((r.range.size for r, _ in value.terms), default=0.0)
     # Ones will do for most values; a large one is multiplied with a mask of its own size.
     size = 2.0 ** round(math.log2(held)) if held > 1 << 14 else 1.0
@@ -121,7 +121,8 @@ def attended(fuser: Emitter, node: Node) -> LinearForm:
         fuser.emit_line(moved, LinearForm(tuple((Read("at", r), 1.0) for r in pieces)), "attended",
                         node.place, node=node)  # fmt: skip
         return of_register(moved)
-    out = Register("", node.samples, value_at + 1, span.join(Range(0.0, 0.0)), clean=True)
+    out = Register("", node.samples, value_at + 1, span.join(Range(0.0, 0.0)), clean=True,
+                   single=True)  # fmt: skip
     _like(fuser, ask, out, table, fuser.mask(value_at, 1), node)
     return LinearForm(((Read("rowsum", out), 1.0),))
 
@@ -167,7 +168,7 @@ def _like(
     width = max([(r.register.width or 1) for r, _ in ask.terms])
     question = Register("", node.samples, width, ask.range, clean=True)
     fuser.emit_line(question, ask, "asks", node.place, node=node)
-    like = LinearForm(((Read("like", table), 1.0),))
+    like = LinearForm(((Read("like", table, node.attr or 0.0), 1.0),))
     if mask is None:
         fuser.emit_line(dst, like, "attended", node.place, node=node)
     else:

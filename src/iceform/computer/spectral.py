@@ -119,7 +119,7 @@ def spectral(part: LoopSlice, values: RangesAtParameters) -> Callable[[int], Ten
         return None
     entries = [[row.p.get(s, ()) for s in states] for row in rows]
     largest = values.largest_square(states[0].width or 1)
-    return _Powers(*_bases(*_cells(entries, largest)))
+    return Powers(*_bases(*_cells(entries, largest)))
 
 
 def _cells(entries: list[list[Polynomial]], largest: float) -> tuple[Tensor, Tensor]:
@@ -144,17 +144,21 @@ def _cells(entries: list[list[Polynomial]], largest: float) -> tuple[Tensor, Ten
 
 def _bases(center: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
     """Condition and rate for every basis (cells, bases)."""
-    _, vectors = torch.linalg.eig(center)
-    schur, _ = torch.linalg.qr(vectors)
-    size = center.shape[-1]
-    steps = torch.arange(size, dtype=torch.float64)
-    bases = [vectors, *(schur * (scale**steps) for scale in tuning.SPECTRAL_SCALES)]
-    found = [_rate(center.to(vectors.dtype), radius, s) for s in bases]
+    bases = bases_of(center)
+    found = [rate_in(center.to(basis.dtype), radius, basis) for basis in bases]
     conditions, rates = (torch.stack(part, 1) for part in zip(*found, strict=True))
     return conditions, rates
 
 
-def _rate(center: Tensor, radius: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
+def bases_of(center: Tensor) -> list[Tensor]:
+    """Bases in which matrices may have smaller norms: eigenvectors, and scaled Schur bases."""
+    _, vectors = torch.linalg.eig(center)
+    schur, _ = torch.linalg.qr(vectors)
+    steps = torch.arange(center.shape[-1], dtype=torch.float64)
+    return [vectors, *(schur * (scale**steps) for scale in tuning.SPECTRAL_SCALES)]
+
+
+def rate_in(center: Tensor, radius: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
     """||S|| ||S^-1|| and the norm of S^-1 Q S over a cell, rounding included.
 
     The computed inverse Z has Z S = I + E, so S^-1 = (I + E)^-1 Z.
@@ -188,7 +192,9 @@ def _two_norm(matrix: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Powers:
+class Powers:
+    """Bounds of the norms of k turns: in each cell the least over the bases."""
+
     conditions: Tensor
     rates: Tensor
 

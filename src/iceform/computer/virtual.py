@@ -59,6 +59,7 @@ class Register:
     clean: bool = False
     writes: tuple[Write, ...] = ()
     scale: float = 1.0  # the value is this times what is held; a power of two
+    single: bool = False  # a product a b with b zero in all components but one
 
     def __repr__(self) -> str:
         return self.name
@@ -70,6 +71,7 @@ class Read:
 
     how: str
     register: Register
+    apart: float = 0.0  # "like": by how much the largest logit is known to be above all others
 
     @property
     def range(self) -> Range:
@@ -167,6 +169,11 @@ class VirtualInstruction:
     def reads(self) -> tuple[Read, ...]:
         """All of them."""
         return self.a + self.b
+
+    @property
+    def apart(self) -> float:
+        """By how much the largest logit is above all others, where it asks for likeness."""
+        return max((r.apart for r in self.reads()), default=0.0)
 
     @property
     def plus(self) -> Range:

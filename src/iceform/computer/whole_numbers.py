@@ -25,6 +25,7 @@ _FUNCTIONS = frozenset({"+", "-", "*", "neg", "abs", "max", "min", "relu", "sign
 def decide_half_way(block: Block, parameters: Mapping[str, Parameter]) -> frozenset[str]:
     """Move every comparison of whole numbers, in place, to the middle of two of them.
 
+    A read at a place that is no whole number for certain is attention like any other from here on.
     Returns the parameters that these comparisons take for whole, since their defaults are.
     """
     counts = {loop.count for loop in block.loops()}
@@ -120,7 +121,7 @@ def _keeps(tree: trees.Node) -> bool:
 
 
 def _move(block: Block, known: dict[Node, bool]) -> list[Node]:
-    """Returns what is compared."""
+    """Returns what is compared, and places that are read at."""
     compared: list[Node] = []
     for item in list(block.items):
         if isinstance(item, Loop):
@@ -133,4 +134,16 @@ def _move(block: Block, known: dict[Node, bool]) -> list[Node]:
             block.items.insert(block.items.index(item), moved)
             object.__setattr__(item, "args", (moved,))  # nobody has seen the graph yet
             compared.append(argument)
+        elif item.op == "attend" and item.attr is not None:
+            place = _place(item)
+            if known[place]:
+                compared.append(place)
+            else:
+                object.__setattr__(item, "attr", None)
     return compared
+
+
+def _place(node: Node) -> Node:
+    """Of a read at a place, the place: what the query's first component is a multiple of."""
+    (first, _) = node.args[0].args
+    return first.args[0] if first.op == "apply" else first

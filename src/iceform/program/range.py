@@ -98,6 +98,12 @@ class Range:
         high = self.high if self.high == old.high else _power_of_four(self.high)
         return Range(low, high)
 
+    def beyond(self, away: float, nearer: float) -> Range:
+        """Ends of what was seen moved on: those that face 0 nearer to it, the others further."""
+        low = self.low / nearer if self.low > 0 else self.low * away
+        high = self.high / nearer if self.high < 0 else self.high * away
+        return Range(low, high)
+
     def around(self) -> Range:
         """As a domain: as much as was seen once more at each end; an end that is 0 stays."""
         more = max(self.high - self.low, 2.0**-10 * self.size)
