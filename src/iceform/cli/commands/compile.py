@@ -25,7 +25,7 @@ def main(words: Sequence[str]) -> int:
     found = algorithm_in(options.file, options.name)
     given, stated = ranges_of(found, options.ranges)
     program = compile(
-        found, options.dim, options.samples, domain=options.bound, eps=options.eps, bounds=stated,
+        found, options.dim, options.samples, options.bound, options.eps, stated, margin=None,
         **given,
     )  # fmt: skip
     if options.json:

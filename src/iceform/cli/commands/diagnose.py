@@ -29,7 +29,7 @@ def main(words: Sequence[str]) -> int:
     X, y = (rows[:, :-1], rows[:, -1]) if found.data == 2 else (rows, None)
     given, stated = ranges_of(found, options.ranges)
     n, d = X.shape
-    program = compile(found, d, n, None, options.eps, stated, (X, y), **given)
+    program = compile(found, d, n, None, options.eps, stated, (X, y), None, **given)
     diagnosis = program.diagnose(X, y)
     if options.json:
         print_json(asdict(diagnosis))
