@@ -12,6 +12,7 @@ from iceform.computer import Computer, cuda_graphs, library
 from iceform.computer.compile import compile
 from iceform.computer.cuda_graphs import _leaves
 from iceform.computer.fused import FastExecutor
+from iceform.errors import CapacityError
 
 NAMES = ("logistic", "nesterov", "bisection", "k_means")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -105,7 +106,7 @@ def test_long_data_whose_products_nobody_multiplies_out(launched, monkeypatch):
 
 
 def test_an_argument_beyond_a_closed_form_is_seen(launched, monkeypatch):
-    """Then the run is made again without closed forms, as one by one."""
+    """Then the run is made again without closed forms, and ends where masks cover no more."""
     seen = []
     outside = FastExecutor.outside.fget
     monkeypatch.setattr(
@@ -116,6 +117,7 @@ def test_an_argument_beyond_a_closed_form_is_seen(launched, monkeypatch):
     x = torch.full((3000, 6), 1.0, dtype=torch.float64, device=DEVICE)
     y = torch.full((3000,), 1.0, dtype=torch.float64, device=DEVICE)
     prompt = computer.prompt(program, x, y, steps=40, lr=2.0)  # it diverges, turn by turn
-    computer.execute(prompt, backend="fused")
+    with pytest.raises(CapacityError, match="its masks cover no more"):
+        computer.execute(prompt, backend="fused")
     assert seen == [True]
     assert launched

@@ -415,7 +415,7 @@ def test_chunks_of_queries_are_the_whole(monkeypatch, shape):
     sizes = []
     softmax = torch.softmax
     monkeypatch.setattr(torch, "softmax", lambda z, d: sizes.append(z.numel()) or softmax(z, d))
-    monkeypatch.setattr(tuning, "ENTRIES_AT_ONCE", 1 << 18)
+    monkeypatch.setattr(tuning, "ATTENTION_ENTRIES", 1 << 18)
     found = group(tokens, tokens)
     if shape[-2] % 8 == 0:
         assert torch.equal(found, whole)

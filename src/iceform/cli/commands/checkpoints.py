@@ -15,6 +15,7 @@ def main(words: Sequence[str]) -> int:
         prog="iceform checkpoints",
         description=f"{SUMMARY} transformers loads each of them with no code of ours; needs "
         "iceform[export].",
+        epilog="Example: iceform checkpoints folder",
     )
     parser.add_argument("folder", type=Path, help="where the five folders go")
     options = parser.parse_args(words)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from iceform import tuning
 from iceform.cli.as_json import add_json, print_json
-from iceform.validation import dtype_name
 
 if TYPE_CHECKING:
     from iceform.cli.planning import Need
@@ -72,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _print_plan(step: GradientStep, needs: Sequence[Need], eps: float, fewest: int | None) -> None:
     from iceform.arithmetic import exactly
+    from iceform.validation import dtype_name
 
     d, dtype = step.domain, dtype_name(step.dtype)
     low, high = d.residuals
