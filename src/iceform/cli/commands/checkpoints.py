@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from iceform.cli.as_json import add_json, print_json
+
 SUMMARY = "Write five stock checkpoints, each with a card, into a folder."
 
 
@@ -18,10 +20,16 @@ def main(words: Sequence[str]) -> int:
         epilog="Example: iceform checkpoints folder",
     )
     parser.add_argument("folder", type=Path, help="where the five folders go")
+    add_json(parser)
     options = parser.parse_args(words)
+    written = []
     for name, write in _writers().items():
         write(options.folder / name)
-        print(options.folder / name)
+        written.append(str(options.folder / name))
+        if not options.json:
+            print(written[-1])
+    if options.json:
+        print_json({"folders": written})
     return 0
 
 

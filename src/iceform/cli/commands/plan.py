@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from iceform import tuning
 from iceform.cli.as_json import add_json, print_json
+from iceform.tuning import EPS
 
 if TYPE_CHECKING:
     from iceform.cli.planning import Need
@@ -58,9 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--dim", "-d", type=int, required=True, help="entries of a sample")
     add("--samples", "-n", type=int, required=True, help="samples in the prompt")
-    add(
-        "--eps", type=float, default=tuning.EPS, help="the error to certify, an entry (%(default)s)"
-    )
+    add("--eps", type=float, default=EPS, help="the error to certify, an entry (%(default)s)")
     add("--bound", type=float, default=1.0, help="of |x|, |y| and |w|, entrywise (%(default)s)")
     add("--loss", default="squared", help=f"one of {', '.join(LOSSES)} (%(default)s)")
     add("--regime", default="spectral", help="spectral, or hard as in the paper (%(default)s)")
