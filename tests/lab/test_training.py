@@ -136,16 +136,26 @@ def test_training_learns_and_says_when():
     assert sum(cell.by_context) / len(cell.by_context) == pytest.approx(cell.error)
 
 
-def test_every_seed_sees_prompts_of_its_own():
+def test_every_seed_sees_prompts_of_its_own_unless_told_otherwise():
     """Seeds that differ in their upper bits alone too: torch's generator looks at the lower 32."""
-    seeds = (0, 1, 2, 1 << 32, (1 << 32) + 1, -1)
+    seeds, same = (
+        (0, 1, 2, 1 << 32, (1 << 32) + 1, -1),
+        dataclasses.replace(PLAN, same_prompts=True),
+    )
     for draws in ([PLAN.prompts(seed, 3).x for seed in seeds],
                   [PLAN.prompts(1, step).x for step in range(PLAN.steps)]):  # fmt: skip
         for i, one in enumerate(draws):
             assert all(not torch.isclose(one, other).any() for other in draws[:i])
-    one, other = train(["circuit only"], PLAN, lr=[1e-2], seeds=2)
-    assert one.curve[0] == other.curve[0]  # the same first weights and held-out prompts
+    for seed in seeds:
+        # The prompts of the experiments that are kept: those of the step alone.
+        as_kept = PLAN.task.draw(PLAN.batch, PLAN.length, torch.Generator().manual_seed(3))
+        assert torch.equal(same.prompts(seed, 3).x, as_kept.x)
+    (one, other), (a, b) = (
+        train(["circuit only"], plan, lr=[1e-2], seeds=2) for plan in (PLAN, same)
+    )
+    assert one.curve[0] == other.curve[0] == a.curve[0]
     assert one.curve[-1] != other.curve[-1]
+    assert_same([a], [b])
 
 
 def test_held_out_prompts_are_never_trained_on():

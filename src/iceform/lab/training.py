@@ -64,6 +64,9 @@ class TrainingPlan:
         Prompts that errors are measured on.
     points
         Measurements along the way.
+    same_prompts
+        Whether every seed sees the prompts of seed 0, so that seeds differ in their first weights
+        alone.
     """
 
     task: InContextTask
@@ -73,6 +76,7 @@ class TrainingPlan:
     examples: int | None = None
     held_out: int = 256
     points: int = 50
+    same_prompts: bool = False
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "held_out", "points"):
@@ -91,7 +95,7 @@ class TrainingPlan:
 
     def prompts(self, seed: int, step: int, count: int | None = None) -> Examples:
         """What a seed sees at a step."""
-        source = torch.Generator().manual_seed(_drawn_from(seed, step))
+        source = torch.Generator().manual_seed(_drawn_from(0 if self.same_prompts else seed, step))
         return self.task.draw(count or self.batch, self.length, source)
 
     def held_out_prompts(self) -> Examples:
