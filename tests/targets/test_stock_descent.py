@@ -126,8 +126,9 @@ def data(n=9):
         (uneven, "gpt2", {}, {"lr": 0.375}, 1e-11),
         (heavy, "llama", {"dtype": "float32", "steps": 2}, {"lr": 0.125}, 1e-4),
         (bent, "bert", {"mode": "descent"}, {"lr": 0.25}, 1e-10),
+        (bent, "albert", {"mode": "descent"}, {"lr": 0.25}, 1e-10),
     ],
-    ids=["gpt2", "uneven", "llama", "bert"],
+    ids=["gpt2", "uneven", "llama", "bert", "albert"],
 )
 def test_a_program_that_is_descent_is_written(algorithm, name, given, later, bound, tmp_path):
     program = ice.compile(algorithm, dim=2, samples=9, eps=0.1)

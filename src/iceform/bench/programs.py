@@ -638,7 +638,7 @@ def _bounded(
         name, title, tuple(traits.split()), spec.design, words, places, tuple(slots),
         {(held, 0): 1 / unit, (held, 1): 0.5 / unit}, (-span, span), exact,
         {kind: tuple(where[kinds[0]]) for kind in ("data", "order") if kind in f"data {traits}"},
-        spec.steps, spec.architectures[0], follows=follows, softens=False,
+        spec.steps, spec.architectures()[0], follows=follows, softens=False,
     )  # fmt: skip
 
 

@@ -129,7 +129,7 @@ def example(spec: Target) -> dict[str, Any] | None:
 def _prepared(
     spec: Target, x: Tensor, y: Tensor, attention: str, parameters: dict[str, Any]
 ) -> tuple[EnclosedNetwork, Prompted]:
-    known = architecture(spec.architectures[0])
+    known = architecture(spec.architectures()[0])
     run = EnclosedNetwork(spec.design, known, KernelRounding(spec.torch_dtype, attention))
     prompt, words = spec.prompt(x, y, **parameters), spec.vocabulary()
     if words is None:

@@ -317,6 +317,50 @@ def _llama_with_ids(design: Design, words: Vocabulary) -> tuple[dict[str, Any], 
     return config, {**tensors, "lm_head.weight": design.readout(words.scores)}
 
 
+def _neox_config(design: Design, positions: int) -> dict[str, Any]:
+    """As Pythia's; no part of a head is turned by its position."""
+    return {
+        "architectures": ["GPTNeoXModel"],
+        "model_type": "gpt_neox",
+        "vocab_size": 1,
+        "hidden_size": design.hidden,
+        "intermediate_size": 1,
+        "num_hidden_layers": len(design.unrolled),
+        "num_attention_heads": design.heads,
+        "hidden_act": "relu",
+        "max_position_embeddings": positions,
+        "layer_norm_eps": design.norm,
+        "rope_parameters": {
+            "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.0,
+        },
+        "use_parallel_residual": True,
+        "attention_bias": True,
+        "attention_dropout": 0.0,
+        "hidden_dropout": 0.0,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "use_cache": False,
+    }  # fmt: skip
+
+
+def _neox_tensors(design: Design, positions: int) -> Tensors:
+    h = design.hidden
+    out = {"embed_in.weight": _zeros(1, h), **_norm("final_layer_norm", design)}
+    for number in range(len(design.unrolled)):
+        maps, biases = _weights(design, number)
+        at = f"layers.{number}."
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            out |= _norm(at + name, design)
+        # Queries, keys and values side by side, head by head.
+        for name, of in (("weight", maps), ("bias", biases)):
+            rows = [of[key].unflatten(0, (design.heads, -1)) for key in "qkv"]
+            out[f"{at}attention.query_key_value.{name}"] = torch.cat(rows, 1).flatten(0, 1)
+        out[at + "attention.dense.weight"] = maps["o"]
+        out[at + "attention.dense.bias"] = _zeros(h)
+        out |= _linear(at + "mlp.dense_h_to_4h", 1, h) | _linear(at + "mlp.dense_4h_to_h", h, 1)
+    return out
+
+
 _WORD = "[feature]"
 _ONE_WORD: dict[str, dict[str, Any]] = {
     "tokenizer.json": {
@@ -331,8 +375,6 @@ _ONE_WORD: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 _BOTH = (torch.float64, torch.float32)
 _KNOWN = (
-    Architecture("albert", False, 2, _BOTH, _albert_config, _albert_tensors, tied=True),
-    Architecture("bert", False, 2, _BOTH, _bert_config, _bert_tensors, _bert_with_ids),
     Architecture("gpt2", True, 0, _BOTH, _gpt2_config, _gpt2_tensors, _gpt2_with_ids),
     Architecture(
         "llama",
@@ -344,5 +386,8 @@ _KNOWN = (
         _llama_with_ids,
         tokenizer=_ONE_WORD,
     ),
+    Architecture("gpt_neox", True, 0, (torch.float32,), _neox_config, _neox_tensors),
+    Architecture("bert", False, 2, _BOTH, _bert_config, _bert_tensors, _bert_with_ids),
+    Architecture("albert", False, 2, _BOTH, _albert_config, _albert_tensors, tied=True),
 )
 ARCHITECTURES = {known.name: known for known in _KNOWN}

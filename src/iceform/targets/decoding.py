@@ -41,6 +41,7 @@ from torch import Tensor
 from iceform.certificates import Certificate, DerivationStep
 from iceform.errors import DtypeError
 from iceform.heads import Head, Move, Row, Vocabulary
+from iceform.targets.architectures import Architecture
 from iceform.targets.domain import DataDomain, check_data
 from iceform.targets.linear_error_bound import DescentNetwork
 from iceform.targets.linear_head_pairs import LinearHeadPairs
@@ -69,11 +70,14 @@ class Decoder(Target):
     step: float
     pairs: int
     counts: ClassVar[tuple[str, ...]] = ("dim", "pairs", "positions")
-    unsupported: ClassVar[dict[str, str]] = {
-        "bert": "an encoder does not generate",
-        "llama": "its softmax is in float32, where copies by position are not sharp enough",
-    }
-    architectures: ClassVar[tuple[str, ...]] = ("gpt2",)
+    causal: ClassVar[bool] = True
+    why_causal: ClassVar[str] = "an encoder does not generate"
+
+    @classmethod
+    def unsuited(cls, known: Architecture) -> str:
+        """Those that compute in float64 can hold it."""
+        single = "its softmax is in float32, where copies by position are not sharp enough"
+        return super().unsuited(known) or (single if torch.float64 not in known.dtypes else "")
 
     @cached_property
     def levels(self) -> Quantizer:

@@ -99,11 +99,10 @@ class GeneralDescent(BoundedDescent):
 
     kind: ClassVar[str] = "general_descent"
     title: ClassVar[str] = "gradient descent for generalised linear models, two layers a step"
-    architectures: ClassVar[tuple[str, ...]] = ("bert",)
-    unsupported: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("gpt2", "llama"),
+    causal: ClassVar[bool] = False
+    why_causal: ClassVar[str] = (
         "a causal mask hides the state from the samples before it, and these two layers look "
-        "f(w.x_i - y_i) up at every sample",
+        "f(w.x_i - y_i) up at every sample"
     )
     looked_up: ClassVar[tuple[str, ...]] = ("log({p}/2)", "log({m}/2)")
     counts: ClassVar[tuple[str, ...]] = ("dim", "steps", "positions", "groups")

@@ -42,6 +42,7 @@ from iceform.computer.prompt import initial_memory
 from iceform.errors import CapacityError, ProgramError, ShapeError, TargetError
 from iceform.heads import Design, Features, Head, Move, Row
 from iceform.heads.design import in_parts
+from iceform.targets.architectures import Architecture
 from iceform.targets.program_target import ProgramTarget, trace, turns_alike
 from iceform.validation import check_size
 
@@ -105,15 +106,19 @@ class LayeredProgram(ProgramTarget):
 
     kind: ClassVar[str] = "layered_program"
     title: ClassVar[str] = "one program, its instructions as layers"
-    architectures: ClassVar[tuple[str, ...]] = ("bert",)
-    unsupported: ClassVar[dict[str, str]] = {
-        "albert": "its layers are all the same, and here every instruction has layers of its own; "
-        'as an albert a program is in the prompt (mode="prompt")',
-        **dict.fromkeys(
-            ("gpt2", "llama"), "lanes must see the tokens that come after them, which a causal "
-            "mask hides",
-        ),
-    }  # fmt: skip
+    causal: ClassVar[bool] = False
+    why_causal: ClassVar[str] = (
+        "lanes must see the tokens that come after them, which a causal mask hides"
+    )
+
+    @classmethod
+    def unsuited(cls, known: Architecture) -> str:
+        """Those whose layers are each their own can hold it."""
+        same = (
+            "its layers are all the same, and here every instruction has layers of its own; as an "
+            f'{known.name} a program is in the prompt (mode="prompt")'
+        )
+        return super().unsuited(known) or (same if known.tied else "")
 
     def __post_init__(self) -> None:
         for name in ("width", "lanes", "entries", "tables", "logits"):

@@ -117,7 +117,7 @@ class LinearDescent(FeatureTarget):
 
     kind: ClassVar[str] = "linear_descent"
     title: ClassVar[str] = "full-batch descent on least squares, one layer a step"
-    architectures: ClassVar[tuple[str, ...]] = ("gpt2", "llama")
+    causal: ClassVar[bool] = True
     defaults: ClassVar[tuple[str, ...]] = ("lr", "penalty", "momentum")
 
     def __post_init__(self) -> None:

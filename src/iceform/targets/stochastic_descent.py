@@ -84,7 +84,7 @@ class StochasticDescent(BoundedDescent):
 
     kind: ClassVar[str] = "stochastic_descent"
     title: ClassVar[str] = "stochastic gradient descent for any bounded f, three layers a step"
-    architectures: ClassVar[tuple[str, ...]] = ("gpt2", "llama")
+    causal: ClassVar[bool] = True
     looked_up: ClassVar[tuple[str, ...]] = ("log({p}/{m})",)
     counts: ClassVar[tuple[str, ...]] = ("dim", "steps", "positions", "pairs")
 

@@ -59,9 +59,9 @@ class StockComputer(ProgramTarget):
 
     kind: ClassVar[str] = "computer"
     title: ClassVar[str] = "programs that are in its prompt"
-    architectures: ClassVar[tuple[str, ...]] = ("albert", "bert")
-    unsupported: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("gpt2", "llama"), "memory must see the units that come after it, which a causal mask hides"
+    causal: ClassVar[bool] = False
+    why_causal: ClassVar[str] = (
+        "memory must see the units that come after it, which a causal mask hides"
     )
 
     def __post_init__(self) -> None:

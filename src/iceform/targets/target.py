@@ -15,6 +15,7 @@ from iceform.codec import decode, encode
 from iceform.errors import ProgramError, TargetError
 from iceform.heads import Design, Vocabulary
 from iceform.heads.design import mirrored, unmirrored
+from iceform.targets.architectures import ARCHITECTURES, Architecture, architecture
 from iceform.targets.domain import DataDomain
 from iceform.targets.enclosed import Ball
 from iceform.validation import guard
@@ -56,8 +57,8 @@ class Target(ABC):
     kind: ClassVar[str]
     title: ClassVar[str]
     dim: int
-    architectures: ClassVar[tuple[str, ...]]
-    unsupported: ClassVar[dict[str, str]] = {}
+    causal: ClassVar[bool]  # whether a token must not see those after it, or has to
+    why_causal: ClassVar[str] = "nobody has written it for that architecture"
     defaults: ClassVar[tuple[str, ...]] = ()
     dtype: str
     positions: int
@@ -154,12 +155,21 @@ class Target(ABC):
                 raise ProgramError(f"no parameter is called {name!r}; this target has {known}")
 
     @classmethod
+    def unsuited(cls, known: Architecture) -> str:
+        """Why that architecture cannot hold this; nothing where it can."""
+        return cls.why_causal if known.causal != cls.causal else ""
+
+    @classmethod
+    def architectures(cls) -> tuple[str, ...]:
+        """The names of those that can hold this."""
+        return tuple(name for name, known in ARCHITECTURES.items() if not cls.unsuited(known))
+
+    @classmethod
     def check_architecture(cls, name: str) -> None:
         """Refuse an architecture that cannot hold this, and say why."""
-        if name not in cls.architectures:
-            why = cls.unsupported.get(name, "nobody has written it for that architecture")
-            known = ", ".join(cls.architectures)
-            raise TargetError(f"{cls.kind} cannot be a {name}: {why}; use {known}")
+        if why := cls.unsuited(architecture(name)):
+            some = ", ".join(cls.architectures())
+            raise TargetError(f"{cls.kind} cannot be a {name}: {why}; use {some}")
 
     @property
     def torch_dtype(self) -> torch.dtype:
