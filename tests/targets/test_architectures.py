@@ -98,7 +98,7 @@ def test_a_row_is_a_checkpoint_that_runs_and_is_checked(name, program, phi, tmp_
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_heads_of_a_fused_map_are_in_their_places(attention, program, tmp_path):
-    """GPT-NeoX keeps queries, keys and values head by head: both attentions of it, against GPT-2."""
+    """GPT-NeoX keeps queries, keys and values head by head: against GPT-2."""
     x, y = data()
     answers = []
     for name in ("gpt2", "gpt_neox"):
