@@ -25,11 +25,11 @@ from iceform.expressions.formulas import Formula
 from iceform.tables import Interpolant, Keys, RoundingModel
 from iceform.tables.local import local_weights
 from iceform.targets.domain import DataDomain
+from iceform.targets.pieces import MASK
 from iceform.targets.rounding import SECOND_ORDER, KernelRounding
-from iceform.targets.target import MASK, FeatureTarget
+from iceform.targets.target import FeatureTarget
 from iceform.validation import check_positive, check_size
 
-ROUTE = 4 * MASK  # of the null token for those that do not ask: beats mask and logits
 LARGEST_LOGIT = MASK / 8
 SLACK = 2.0**-4  # computed coefficients may leave the exact ones by this much
 _HEADROOM = 1.6  # R over sup |f|: nearer to 1 the logarithms are steep

@@ -33,12 +33,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.errors import ShapeError
-from iceform.heads import Design, Features, Head, Move, Row
-from iceform.targets.bounded_descent import ROUTE, BoundedDescent, DescentErrorBound
+from iceform.heads import Design, Features, Head
+from iceform.targets.bounded_descent import BoundedDescent, DescentErrorBound
 from iceform.targets.domain import DataDomain
+from iceform.targets.pieces import added
 from iceform.targets.rounding import EPSILON, READ, KernelRounding, inflate
 from iceform.targets.stochastic_descent import StochasticDescent, StochasticErrorBound
-from iceform.targets.target import MASK
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,7 @@ class CausalDescent(StochasticDescent):
     kind: ClassVar[str] = "causal_descent"
     title: ClassVar[str] = "full-batch descent for any bounded f, 3 n + 1 causal layers a step"
     counts: ClassVar[tuple[str, ...]] = ("dim", "steps", "positions", "pairs", "samples")
+    _moved: ClassVar[str] = "g"
 
     def check_parameters(self, given: dict[str, Any]) -> None:
         BoundedDescent.check_parameters(self, given)
@@ -91,21 +92,12 @@ class CausalDescent(StochasticDescent):
         turns = tuple(layer for i in range(self.samples) for layer in self._layers(i))
         return Design(features, (*turns, (self._settle(),)) * self.steps, norm=EPSILON)
 
-    def _step(self, t: int) -> tuple[Head, Head]:
-        """As for one sample a step, written into g."""
-        gated, half = super()._step(t)
-        return _into_g(gated), _into_g(half)
-
     def _settle(self) -> Head:
         """Add g to w, and take it away from g."""
-        logit = (
-            (Row(constant=MASK), Row.flags(state=1.0)),
-            (Row.flags(data=ROUTE, null=ROUTE, table=ROUTE), Row.flags(null=1.0)),
-        )
-        moves = tuple(
-            Move(Row.of("g", k), {("w", k): 1.0, ("g", k): -1.0}) for k in range(self.dim)
-        )
-        return Head("add the gradient to w", logit, moves)
+        return replace(
+            self._erase(), role="add the gradient to w",
+            moves=added("g", self.dim, {"w": 1.0, "g": -1.0}),
+        )  # fmt: skip
 
     # -------------------------------------------------------------------------- prompt and answer
 
@@ -142,11 +134,6 @@ class CausalDescent(StochasticDescent):
     ) -> DescentErrorBound:
         _, lr, reach = self.settings(parameters)
         return CausalErrorBound(self, domain, self.tables(**parameters), lr, reach, a)
-
-
-def _into_g(head: Head) -> Head:
-    moves = (Move(m.value, {("g", k): c for (_, k), c in m.writes.items()}) for m in head.moves)
-    return replace(head, moves=tuple(moves))
 
 
 @dataclass(frozen=True, eq=False)

@@ -58,11 +58,11 @@ from torch import Tensor
 from iceform.certificates import DerivationStep
 from iceform.heads import Design, Features, Head, Move, Row
 from iceform.tables import RoundingModel
-from iceform.targets.bounded_descent import ROUTE, BoundedDescent, DescentErrorBound
+from iceform.targets.bounded_descent import BoundedDescent, DescentErrorBound
 from iceform.targets.domain import DataDomain, check_data
 from iceform.targets.enclosed import Ball
+from iceform.targets.pieces import MASK, ONE, added, routed
 from iceform.targets.rounding import EPSILON, NORM, READ, SECOND_ORDER, KernelRounding, inflate
-from iceform.targets.target import MASK
 
 _ODDS = 1.25  # S over the largest slope: |r| stays below 0.8, the odds below 2.2
 _MADE = 6.0  # units: products that make a number of the prompt, and its rounding to the dtype
@@ -130,9 +130,9 @@ class GeneralDescent(BoundedDescent):
         logit = (
             *asks,
             (Row.of("y", 0, -1.0), Row.of("slope")),
-            (Row(constant=1.0), Row.of("bias")),
+            (ONE, Row.of("bias")),
             (Row.flags(**{sign: -MASK}), Row.flags(plus=1.0, minus=1.0, null=1.0)),
-            (Row.flags(**{other: ROUTE}, table=ROUTE, null=ROUTE), Row.flags(null=1.0)),
+            routed((other, "table", "null")),
         )
         value = Row.of("values", 0 if sign == "plus" else 1)
         role = (
@@ -143,14 +143,17 @@ class GeneralDescent(BoundedDescent):
     def _average(self, sign: float, group: int) -> Head:
         others = {("apart", group): 1.0} if self.groups > 1 else {}
         logit = (
-            (Row(constant=1.0), Row({("a", 0): 1.0, ("log_n", group): 1.0})),
+            (ONE, Row({("a", 0): 1.0, ("log_n", group): 1.0})),
             (Row.of("odds", 0, sign), Row.flags(plus=1.0, minus=1.0)),
             (Row.flags(table=-MASK), Row({("table", 0): 1.0, **others})),
-            (Row.flags(plus=ROUTE, minus=ROUTE, null=ROUTE), Row.flags(null=1.0)),
+            routed(("plus", "minus", "null")),
         )
-        moves = tuple(Move(Row.of("u", j), {("l", j): -sign}) for j in range(self.dim))
         part = f", group {group}" if others else ""
-        return Head(f"mean gradient, odds {'+' if sign > 0 else '-'}{part}", logit, moves)
+        return Head(
+            f"mean gradient, odds {'+' if sign > 0 else '-'}{part}",
+            logit,
+            added("u", self.dim, {"l": -sign}),
+        )
 
     # -------------------------------------------------------------------------- prompt and answer
 

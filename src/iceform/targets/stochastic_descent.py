@@ -45,14 +45,15 @@ from torch import Tensor
 from iceform.certificates import DerivationStep
 from iceform.errors import ShapeError
 from iceform.expressions.formulas import Formula
-from iceform.heads import Design, Features, Head, Move, Row
+from iceform.heads import Design, Features, Head, Row
+from iceform.heads.head import Pair
 from iceform.tables import RoundingModel
-from iceform.targets.bounded_descent import ROUTE, SLACK, BoundedDescent, DescentErrorBound
+from iceform.targets.bounded_descent import SLACK, BoundedDescent, DescentErrorBound
 from iceform.targets.domain import DataDomain, check_data
 from iceform.targets.linear_error_bound import DescentNetwork, carried
 from iceform.targets.linear_head_pairs import LEAK_BITS, LinearHeadPairs
+from iceform.targets.pieces import MASK, ONE, added, masked, pair_heads, routed, taken_away
 from iceform.targets.rounding import EPSILON, READ, KernelRounding, inflate
-from iceform.targets.target import MASK
 from iceform.validation import check_positive
 
 
@@ -86,6 +87,7 @@ class StochasticDescent(BoundedDescent):
     title: ClassVar[str] = "stochastic gradient descent for any bounded f, three layers a step"
     architectures: ClassVar[tuple[str, ...]] = ("gpt2", "llama")
     looked_up: ClassVar[tuple[str, ...]] = ("log({p}/{m})",)
+    _moved: ClassVar[str] = "w"  # what a sample's step is added to
     counts: ClassVar[tuple[str, ...]] = ("dim", "steps", "positions", "pairs")
 
     def __post_init__(self) -> None:
@@ -126,47 +128,33 @@ class StochasticDescent(BoundedDescent):
         return Design(features, layers, norm=EPSILON)
 
     def _layers(self, t: int) -> tuple[tuple[Head, ...], ...]:
-        residual = tuple(self._residual(t, j, sign) for j, sign in self.combination.ticks)
-        return residual, (self._look_up(),), (*self._step(t), self._erase())
-
-    def _residual(self, step: int, j: int, sign: int) -> Head:
-        t = sign * j * self.combination.delta
-        a = sign * self.combination.weights[j - 1] * 2.0 ** (self.leak_bits - 1)
-        logit = (
-            *((Row.of("w", k, t), Row.of("x", k)) for k in range(self.dim)),
-            (Row(constant=-t), Row.of("y")),
-            (Row(constant=1.0), Row.of("weight")),
-            (Row(constant=-MASK), Row.of("absent", step)),
-            _ROUTED,
-        )
-        return Head(f"residual, t = {t:+g}", logit, (Move(Row.of("data"), {("z", 0): a}),))
+        reads = {"asks": "w", "seen": "x", "label": "y", "null": "weight"}
+        residual = pair_heads(
+            self.combination, "residual, t = {t:+g}", self.dim, reads, (_hidden(t), _ROUTED),
+            lambda a: added("data", 1, {"z": a}),
+        )  # fmt: skip
+        return tuple(residual), (self._look_up(),), (*self._step(t), self._erase())
 
     def _look_up(self) -> Head:
         logit = (
             (Row.of("z"), Row.of("slope")),
-            (Row(constant=1.0), Row.of("bias")),
-            (Row(constant=-MASK), Row.flags(null=1.0, data=1.0, state=1.0)),
+            (ONE, Row.of("bias")),
+            masked(("null", "data", "state")),
             _ROUTED,
         )
-        return Head(
-            "look up ln((1 + f/R)/(1 - f/R))", logit, (Move(Row.of("value"), {("o", 0): 1.0}),)
-        )
+        return Head("look up ln((1 + f/R)/(1 - f/R))", logit, added("value", 1, {"o": 1.0}))
 
     def _step(self, t: int) -> tuple[Head, Head]:
-        hidden = (Row(constant=-MASK), Row.of("absent", t))
-        moves = [
-            tuple(Move(Row.of("u", k), {("w", k): sign}) for k in range(self.dim))
-            for sign in (-1.0, 1.0)
-        ]
-        asked = (Row.of("o"), Row.of("data"))
+        half, asked = (_hidden(t), _ROUTED), (Row.of("o"), Row.of("data"))
+        down, up = (added("u", self.dim, {self._moved: sign}) for sign in (-1.0, 1.0))
         return (
-            Head("step, weight (1 + f/R)/2", (asked, hidden, _ROUTED), moves[0]),
-            Head("step, weight 1/2", (hidden, _ROUTED), moves[1]),
+            Head("step, weight (1 + f/R)/2", (asked, *half), down),
+            Head("step, weight 1/2", half, up),
         )
 
     def _erase(self) -> Head:
         logit = ((Row(constant=MASK), Row.flags(state=1.0)), _ROUTED)
-        return Head("erase", logit, tuple(Move(Row.of(n), {(n, 0): -1.0}) for n in ("z", "o")))
+        return Head("erase", logit, taken_away(("z", "o")))
 
     # -------------------------------------------------------------------------- prompt and answer
 
@@ -296,4 +284,9 @@ class StochasticErrorBound(DescentErrorBound):
 
 
 # Tokens that do not ask look at the null token alone.
-_ROUTED = (Row.flags(data=ROUTE, null=ROUTE, table=ROUTE), Row.flags(null=1.0))
+_ROUTED = routed(("data", "null", "table"))
+
+
+def _hidden(t: int) -> Pair:
+    """All samples but that of turn t."""
+    return Row(constant=-MASK), Row.of("absent", t)

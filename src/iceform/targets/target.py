@@ -42,10 +42,6 @@ print(model.spec.run(network, X, y))  # what is generated after them, read
 print(ice.check(path, X, y))"""
 
 
-# Hides tokens: e^-4096 underflows, and it beats every logit of a table by far.
-MASK = 4096.0
-
-
 class Target(ABC):
     """What an algorithm must say of itself to become a checkpoint.
 
