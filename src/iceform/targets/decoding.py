@@ -250,20 +250,10 @@ class Decoder(Target):
         derivation: tuple[DerivationStep, ...], compared: str,
     ) -> Certificate:  # fmt: skip
         """The certificate of a level that stands for a number off by ``error``."""
-        return Certificate.total(
-            {"rounding to a level": self.step / 2, "arithmetic": error + blur},
-            domain=domain,
-            dtype=a.dtype,
-            backend=f"transformers, {a.backend}",
-            derivation=(
-                *derivation,
-                DerivationStep(
-                    "blur", "SCORE u size/step", blur, "by which scores may misplace a midpoint"
-                ),
-            ),
-            assumptions=a.assumptions,
-            compared=compared,
-        )
+        terms = {"rounding to a level": self.step / 2, "arithmetic": error + blur}
+        why = "by which scores may misplace a midpoint"
+        last = DerivationStep("blur", "SCORE u size/step", blur, why)
+        return self.certified(terms, domain, a, (*derivation, last), compared=compared)
 
     def recurrence(self, steps: int, domain: DataDomain | None = None) -> Recurrence:
         """Plain gradient descent."""

@@ -47,7 +47,7 @@ the stream's norms do to any stored number, relatively: NORM units each, 1 + 4 T
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -59,13 +59,102 @@ from iceform.certificates import DerivationStep
 from iceform.heads import Design, Features, Head, Move, Row
 from iceform.tables import RoundingModel
 from iceform.targets.bounded_descent import BoundedDescent, DescentErrorBound
-from iceform.targets.domain import DataDomain, check_data
+from iceform.targets.domain import check_data
 from iceform.targets.enclosed import Ball
 from iceform.targets.pieces import MASK, ONE, added, routed
-from iceform.targets.rounding import EPSILON, NORM, READ, SECOND_ORDER, KernelRounding, inflate
+from iceform.targets.rounding import EPSILON, NORM, READ, SECOND_ORDER, inflate
 
 _ODDS = 1.25  # S over the largest slope: |r| stays below 0.8, the odds below 2.2
 _MADE = 6.0  # units: products that make a number of the prompt, and its rounding to the dtype
+
+
+@dataclass(frozen=True, eq=False)
+class GeneralErrorBound(DescentErrorBound):
+    """The account of two layers a step, as the module has it."""
+
+    spec: GeneralDescent
+
+    def parts(self) -> dict[str, float]:
+        tables = self.tables
+        out = {"tables": 0.0, "look-ups": 0.0, "averages": 0.0}
+        apart, left, q = 0.0, 0.0, self.growth
+        for t in range(self.spec.steps):
+            arrives = q ** (self.spec.steps - 1 - t)
+            moved = math.expm1(min(self.rows * apart, 1.0)) * tables.spread * SECOND_ORDER
+            rounded = self._look_up + moved
+            scale = arrives * self.lr * tables.scale * self.rows
+            out["tables"] += scale * tables.error
+            out["look-ups"] += scale * (rounded + left)
+            off = tables.error + rounded + left
+            own = self._own(off)
+            out["averages"] += arrives * (self._common + own / self._last)
+            left += 2 * self._look_up + 4 * self.a.u * tables.size
+            apart += 2 * own
+        out["averages"] += READ * self.a.u * self.size
+        return out
+
+    @property
+    def _drift(self) -> float:
+        """D, in units: the norms that a stored number passes, and how the host made it."""
+        return NORM * (1 + 4 * self.spec.steps) + _MADE
+
+    @cached_property
+    def _top(self) -> float:
+        """S."""
+        return _ODDS * float(self.tables.keys.slopes.abs().max())
+
+    @property
+    def _last(self) -> float:
+        return abs(float(self.tables.keys.slopes[-1]))
+
+    @cached_property
+    def largest_logit(self) -> float:
+        keys = self.tables.keys
+        terms = keys.slopes.abs() * (self.rows * self.size + self.domain.label)
+        return float((terms + keys.biases.abs()).max()) + abs(math.log(self.domain.samples)) + 8
+
+    @cached_property
+    def _look_up(self) -> float:
+        """Rounding of one look-up of a, at r = 0."""
+        magnitude = self.rows * self.size + self.domain.label
+        terms = math.ceil(2 * self._drift + 2 * READ + self.spec.dim + 6)
+        model = RoundingModel(self.a.u, False, magnitude, terms)
+        exponentials = math.expm1(max(self.a.exp - 4, 0.0) * self.a.u) * self.tables.spread
+        values = (self._drift + READ + 4) * self.a.u * self.tables.size
+        return self.tables.rounding(model) + exponentials + values
+
+    @property
+    def _step(self) -> float:
+        """The largest |u_i|: R lr S X."""
+        return self.tables.scale * self.lr * self._top * self.rows
+
+    @property
+    def _common(self) -> float:
+        """What is wrong with the gradient alike at all table tokens: u, as it is stored."""
+        return (self._drift + READ) * self.a.u * self.lr * self.tables.scale * self.rows
+
+    def _own(self, off: float) -> float:
+        """A bound of what one step adds to l_k of a table token of its own."""
+        u, odds, groups = self.a.u, 2 * math.atanh(1 / _ODDS), self.spec.groups
+        n = -(-self.domain.samples // groups)
+        logs = self.tables.size + 1 + odds + abs(math.log(n))
+        nu = 2 * (READ + 4) * logs + 2 * self.a.exp + 2 * (2 * n + 1) + READ + 6
+        heads = inflate(nu * u) * self._step
+        gates = (self._drift + 4) * u * odds / 2 * self._step
+        normaliser = (2 * off + (self._drift + 4) * u * logs) ** 2 * self._step
+        stored = (4 * NORM + 4 + 2 * groups) * u * (self._top * self.size + self._step)
+        return heads + gates + normaliser + stored
+
+    def derivation(self) -> tuple[DerivationStep, ...]:
+        spread = self.tables.spread
+        return (
+            *super().derivation(),
+            DerivationStep("look-up", "", self._look_up, "its rounding in the stream"),
+            DerivationStep("spread", "sup_z E|v - A|", spread, "for logits each off by their own"),
+            DerivationStep(
+                "q", "max |1 - lr lambda|", self.growth, "what a step multiplies errors by"
+            ),
+        )
 
 
 @dataclass(frozen=True)
@@ -106,6 +195,7 @@ class GeneralDescent(BoundedDescent):
         "f(w.x_i - y_i) up at every sample",
     )
     looked_up: ClassVar[tuple[str, ...]] = ("log({p}/2)", "log({m}/2)")
+    error_bound: ClassVar[type[DescentErrorBound]] = GeneralErrorBound
     counts: ClassVar[tuple[str, ...]] = ("dim", "steps", "positions", "groups")
 
     # ------------------------------------------------------------------------------- the stream
@@ -180,9 +270,7 @@ class GeneralDescent(BoundedDescent):
                 rows[:, at["apart"]] = 1.0
                 rows[torch.arange(n), at["apart"].start + group] = 0.0
         grid = out[1 + 2 * n :]
-        grid[:, at["table"]] = 1.0
-        grid[:, at["slope"]], grid[:, at["bias"]] = keys.slopes[:, None], keys.biases[:, None]
-        grid[:, at["values"]] = torch.stack([table.values for table in tables.each], 1)
+        self.put_table(grid, tables)
         grid[:, at["odds"]] = 2 * torch.atanh(keys.slopes / top)[:, None]
         return out
 
@@ -203,109 +291,3 @@ class GeneralDescent(BoundedDescent):
         value, slope = self.answer(features.center), features.center[-1, at["slope"]].abs()
         off, wrong = features.radius[-1, at["l"]], features.radius[-1, at["slope"]]
         return Ball(value, (off + value.abs() * wrong) / (slope - wrong).clamp(min=0))
-
-    # ---------------------------------------------------------------------------- the certificate
-
-    def example_domain(self) -> DataDomain:
-        plain = DataDomain.box(self.dim, 16, 1.0)
-        reach = self.reach * (1 - 2.0**-6)
-        return replace(plain, reach=reach, size=(reach - 1) / plain.rows)
-
-    def account(
-        self, domain: DataDomain, a: KernelRounding, **parameters: Any
-    ) -> DescentErrorBound:
-        _, lr, reach = self.settings(parameters)
-        return _GeneralErrorBound(self, domain, self.tables(**parameters), lr, reach, a)
-
-
-@dataclass(frozen=True, eq=False)
-class _GeneralErrorBound(DescentErrorBound):
-    spec: GeneralDescent
-
-    def parts(self) -> dict[str, float]:
-        tables = self.tables
-        out = {"tables": 0.0, "look-ups": 0.0, "averages": 0.0}
-        apart, left, q = 0.0, 0.0, self._growth
-        for t in range(self.spec.steps):
-            arrives = q ** (self.spec.steps - 1 - t)
-            moved = math.expm1(min(self.rows * apart, 1.0)) * tables.spread * SECOND_ORDER
-            rounded = self._look_up + moved
-            scale = arrives * self.lr * tables.scale * self.rows
-            out["tables"] += scale * tables.error
-            out["look-ups"] += scale * (rounded + left)
-            off = tables.error + rounded + left
-            own = self._own(off)
-            out["averages"] += arrives * (self._common + own / self._last)
-            left += 2 * self._look_up + 4 * self.a.u * tables.size
-            apart += 2 * own
-        out["averages"] += READ * self.a.u * self.size
-        return out
-
-    @property
-    def _drift(self) -> float:
-        """D, in units: the norms that a stored number passes, and how the host made it."""
-        return NORM * (1 + 4 * self.spec.steps) + _MADE
-
-    @cached_property
-    def _top(self) -> float:
-        """S."""
-        return _ODDS * float(self.tables.keys.slopes.abs().max())
-
-    @property
-    def _last(self) -> float:
-        return abs(float(self.tables.keys.slopes[-1]))
-
-    @cached_property
-    def largest_logit(self) -> float:
-        keys = self.tables.keys
-        terms = keys.slopes.abs() * (self.rows * self.size + self.domain.label)
-        return float((terms + keys.biases.abs()).max()) + abs(math.log(self.domain.samples)) + 8
-
-    @property
-    def _growth(self) -> float:
-        low, high = self.tables.slopes
-        ends = [s * e for s in (low, high) for e in (self.domain.bottom, self.domain.top)]
-        return max(abs(1 - self.lr * min(ends)), abs(1 - self.lr * max(ends)), 0.0)
-
-    @cached_property
-    def _look_up(self) -> float:
-        """Rounding of one look-up of a, at r = 0."""
-        magnitude = self.rows * self.size + self.domain.label
-        terms = math.ceil(2 * self._drift + 2 * READ + self.spec.dim + 6)
-        model = RoundingModel(self.a.u, False, magnitude, terms)
-        exponentials = math.expm1(max(self.a.exp - 4, 0.0) * self.a.u) * self.tables.spread
-        values = (self._drift + READ + 4) * self.a.u * self.tables.size
-        return self.tables.rounding(model) + exponentials + values
-
-    @property
-    def _step(self) -> float:
-        """The largest |u_i|: R lr S X."""
-        return self.tables.scale * self.lr * self._top * self.rows
-
-    @property
-    def _common(self) -> float:
-        """What is wrong with the gradient alike at all table tokens: u, as it is stored."""
-        return (self._drift + READ) * self.a.u * self.lr * self.tables.scale * self.rows
-
-    def _own(self, off: float) -> float:
-        """A bound of what one step adds to l_k of a table token of its own."""
-        u, odds, groups = self.a.u, 2 * math.atanh(1 / _ODDS), self.spec.groups
-        n = -(-self.domain.samples // groups)
-        logs = self.tables.size + 1 + odds + abs(math.log(n))
-        nu = 2 * (READ + 4) * logs + 2 * self.a.exp + 2 * (2 * n + 1) + READ + 6
-        heads = inflate(nu * u) * self._step
-        gates = (self._drift + 4) * u * odds / 2 * self._step
-        normaliser = (2 * off + (self._drift + 4) * u * logs) ** 2 * self._step
-        stored = (4 * NORM + 4 + 2 * groups) * u * (self._top * self.size + self._step)
-        return heads + gates + normaliser + stored
-
-    def derivation(self) -> tuple[DerivationStep, ...]:
-        spread = self.tables.spread
-        return (
-            *super().derivation(),
-            DerivationStep("look-up", "", self._look_up, "its rounding in the stream"),
-            DerivationStep("spread", "sup_z E|v - A|", spread, "for logits each off by their own"),
-            DerivationStep(
-                "q", "max |1 - lr lambda|", self._growth, "what a step multiplies errors by"
-            ),
-        )

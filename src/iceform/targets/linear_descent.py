@@ -285,16 +285,8 @@ class LinearDescent(FeatureTarget):
         )  # fmt: skip
         account = LinearErrorBound if self.basis is None else RotatedErrorBound
         run = account(stream, domain, r, a)
-        return Certificate.total(
-            run.terms(),
-            domain={**domain.describe(), "lr": r.lr, "penalty": r.penalty,
-                    "momentum": r.momentum, "steps": float(self.steps)},
-            dtype=a.dtype,
-            backend=f"transformers, {a.backend}",
-            derivation=run.derivation(),
-            assumptions=a.assumptions,
-            compared="stock network's answer - exact algorithm's",
-        )  # fmt: skip
+        held = {"lr": r.lr, "penalty": r.penalty, "momentum": r.momentum, "steps": float(r.steps)}
+        return self.certified(run.terms(), {**domain.describe(), **held}, a, run.derivation())
 
     def example_domain(self) -> DataDomain:
         """Data up to 1, or so much smaller that residuals stay within the reach."""

@@ -10,13 +10,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.certificates import Certificate, Enclosure
+from iceform.certificates import Certificate, DerivationStep, Enclosure
 from iceform.codec import decode, encode
 from iceform.errors import ProgramError, TargetError
 from iceform.heads import Design, Vocabulary
 from iceform.heads.design import mirrored, unmirrored
 from iceform.targets.domain import DataDomain
 from iceform.targets.enclosed import Ball
+from iceform.targets.rounding import KernelRounding
 from iceform.validation import guard
 
 KINDS: dict[str, type[Target]] = {}
@@ -127,6 +128,17 @@ class Target(ABC):
         self, domain: DataDomain, attention: str = "any", **parameters: Any
     ) -> Certificate:
         """A proven bound for all data in the domain, with this attention (any: both kinds)."""
+
+    def certified(
+        self, terms: dict[str, float], domain: dict[str, Any], a: KernelRounding,
+        derivation: tuple[DerivationStep, ...], assumptions: tuple[str, ...] = (),
+        compared: str = "stock network's answer - exact algorithm's",
+    ) -> Certificate:  # fmt: skip
+        """The certificate of an error that is the sum of these terms, in stock kernels."""
+        return Certificate.total(
+            terms, domain=domain, dtype=a.dtype, backend=f"transformers, {a.backend}",
+            derivation=derivation, assumptions=a.assumptions + assumptions, compared=compared,
+        )  # fmt: skip
 
     def sizes(self) -> dict[str, Any]:
         """Everything that the weights depend on, as JSON: the fields that no prompt holds."""
