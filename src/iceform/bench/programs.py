@@ -23,12 +23,11 @@ from iceform.errors import ProgramError
 from iceform.heads import Design, Head, Row
 from iceform.heads.head import Place
 from iceform.targets.bounded_descent import BoundedDescent
-from iceform.targets.causal_descent import CausalDescent
+from iceform.targets.causal_descent import CausalDescent, StochasticDescent
 from iceform.targets.general_descent import GeneralDescent
 from iceform.targets.layered_program import LayeredProgram
 from iceform.targets.linear_descent import LinearDescent
 from iceform.targets.linear_head_pairs import LinearHeadPairs
-from iceform.targets.stochastic_descent import StochasticDescent
 from iceform.targets.text import TextComputer
 
 _POOL = 18  # samples in a vocabulary

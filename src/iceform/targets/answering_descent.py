@@ -34,6 +34,7 @@ from iceform.targets.decimal_reference import linear_descent
 from iceform.targets.decoding import LEAK_BITS, Decoder
 from iceform.targets.domain import DataDomain
 from iceform.targets.linear_error_bound import LinearErrorBound, carried
+from iceform.targets.pieces import added
 from iceform.targets.rounding import EPSILON, SECOND_ORDER, KernelRounding
 
 
@@ -85,24 +86,21 @@ class AnsweringDescent(Decoder):
             **flags, number=1, label=1, weight=1, base=1, one=1, p=1, pp=1, a=d, w=d, out=1, q=1
         )
         gather = tuple(self._gather(k) for k in range(d))
-        descend = self.pair_heads("w", ("begin", "query", "last"), _OTHERS, self._descend)
+        descend = self.pair_heads(
+            "w", ("begin", "query", "last"), _OTHERS, lambda c: added("a", d, {"w": -c})
+        )
+        predict = self.pair_heads(
+            "w", ("x", "y", "query"), _OTHERS, lambda c: added("last", 1, {"out": c}), "predict",
+            "base",
+        )  # fmt: skip
         square = self.square_heads(("begin", "query", "last"), _OTHERS)
-        layers = (gather, *(descend,) * self.steps, self._predict(), square)
+        layers = (gather, *(descend,) * self.steps, predict, square)
         return Design(features, layers, norm=EPSILON)
 
     def _gather(self, k: int) -> Head:
         shifts = {"y": k - self.dim, "last": k - self.dim + 1}
         moves = (Move(Row.of("number"), {("a", k): 1.0}),)
         return self.copy(f"gather coordinate {k}", shifts, moves, ("begin", "x", "query"))
-
-    def _descend(self, c: float) -> tuple[Move, ...]:
-        return tuple(Move(Row.of("a", k), {("w", k): -c}) for k in range(self.dim))
-
-    def _predict(self) -> tuple[Head, ...]:
-        def moves(c: float) -> tuple[Move, ...]:
-            return (Move(Row.flags(last=1.0), {("out", 0): c}),)
-
-        return self.pair_heads("w", ("x", "y", "query"), _OTHERS, moves, "predict", "base")
 
     def table(self) -> Float[Tensor, "ids f"]:
         out = super().table()

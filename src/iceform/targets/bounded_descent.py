@@ -9,7 +9,7 @@ takes from the reference.
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar
@@ -25,14 +25,16 @@ from iceform.expressions.formulas import Formula
 from iceform.tables import Interpolant, Keys, RoundingModel
 from iceform.tables.local import local_weights
 from iceform.targets.domain import DataDomain
+from iceform.targets.pieces import MASK
 from iceform.targets.rounding import SECOND_ORDER, KernelRounding
-from iceform.targets.target import MASK, FeatureTarget
+from iceform.targets.target import FeatureTarget
 from iceform.validation import check_positive, check_size
 
-ROUTE = 4 * MASK  # of the null token for those that do not ask: beats mask and logits
 LARGEST_LOGIT = MASK / 8
 SLACK = 2.0**-4  # computed coefficients may leave the exact ones by this much
 _HEADROOM = 1.6  # R over sup |f|: nearer to 1 the logarithms are steep
+_CLEAR = 2.0**-6  # of the tables' range that a certificate's example leaves free
+_EXAMPLE = 16  # samples of it
 _LEAST = 1e-3  # of sup |f|: f = 0 has tables too
 _ACCURACY = {torch.float64: 5e-14, torch.float32: 1e-7}  # asked of a table
 
@@ -112,86 +114,6 @@ def _tables(f: str, looked_up: tuple[str, ...], reach: float, dtype: torch.dtype
     return DescentTables((table, *(table.refit(other) for other in others)), scale, slopes)
 
 
-@dataclass(frozen=True)
-class BoundedDescent(FeatureTarget):
-    """Descent whose f, step size and range of tables are in the prompt."""
-
-    dim: int
-    steps: int
-    f: str = field(default="tanh(z)", kw_only=True)
-    lr: float = field(default=0.5, kw_only=True)
-    reach: float = field(default=3.0, kw_only=True)
-
-    looked_up: ClassVar[tuple[str, ...]]
-    counts: ClassVar[tuple[str, ...]] = ("dim", "steps", "positions")
-    defaults: ClassVar[tuple[str, ...]] = ("f", "lr", "reach")
-
-    def __post_init__(self) -> None:
-        for name in self.counts:
-            check_size(name, getattr(self, name))
-        self.settings({})
-
-    def settings(self, given: dict[str, Any]) -> tuple[str, float, float]:
-        """(f, lr, reach) of a prompt."""
-        self.check_parameters(given)
-        f = str(given.get("f", self.f))
-        lr = check_positive("lr", given.get("lr", self.lr))
-        return f, lr, check_positive("reach", given.get("reach", self.reach))
-
-    def tables(self, **parameters: Any) -> DescentTables:
-        """The prompt's tables."""
-        f, _, reach = self.settings(parameters)
-        return DescentTables.of(f, self.looked_up, reach, self.torch_dtype)
-
-    def path(
-        self, x: Tensor, y: Tensor, **parameters: Any
-    ) -> tuple[Float[Tensor, "t d"], Float[Tensor, "..."]]:
-        """The exact iterates w_0, ..., w_T and the residuals that are looked up, in float64.
-
-        Those of full batches; a descent that looks at fewer samples has others.
-        """
-        f, lr, _ = self.settings(parameters)
-        formula, x, y = Formula.parse(f), x.double(), y.double()
-        out = [x.new_zeros(self.dim)]
-        for _ in range(self.steps):
-            out.append(out[-1] - lr * x.T @ formula(x @ out[-1] - y) / len(x))
-        path = torch.stack(out)
-        return path, path @ x.T - y
-
-    @abstractmethod
-    def account(
-        self, domain: DataDomain, a: KernelRounding, **parameters: Any
-    ) -> DescentErrorBound:
-        """What a run is off by."""
-
-    def reference(self, x: Tensor, y: Tensor, **parameters: Any) -> Float[Tensor, "d"]:
-        return self.path(x, y, **parameters)[0][-1]
-
-    def domain(self, x: Tensor, y: Tensor, **parameters: Any) -> DataDomain:
-        dtype = self.torch_dtype
-        path, seen = self.path(x.to(dtype), y.to(dtype), **parameters)
-        largest, reach = float(path.norm(dim=1).max()), float(seen.abs().max())
-        return replace(
-            DataDomain.of(x, y, dtype), size=largest * OUTWARD_MOST, reach=reach * OUTWARD_MOST
-        )
-
-    def certificate(
-        self, domain: DataDomain, attention: str = "any", **parameters: Any
-    ) -> Certificate:
-        f, lr, _ = self.settings(parameters)
-        a = KernelRounding(self.torch_dtype, attention)
-        run = self.account(domain, a, **parameters)
-        return Certificate.total(
-            run.terms(),
-            domain={**domain.describe(), "f": f, "lr": lr, "steps": float(self.steps)},
-            dtype=a.dtype,
-            backend=f"transformers, {a.backend}",
-            derivation=run.derivation(),
-            assumptions=a.assumptions + run.tables.assumptions,
-            compared="stock network's answer - exact algorithm's",
-        )
-
-
 @dataclass(frozen=True, eq=False)
 class DescentErrorBound:
     """The account of one run, as its target's module has it."""
@@ -227,6 +149,12 @@ class DescentErrorBound:
         return self.domain.rows * SECOND_ORDER
 
     @property
+    def growth(self) -> float:
+        """q: what a step of a full batch multiplies errors by."""
+        ends = [s * e for s in self.tables.slopes for e in (self.domain.bottom, self.domain.top)]
+        return max(abs(1 - self.lr * min(ends)), abs(1 - self.lr * max(ends)))
+
+    @property
     def size(self) -> float:
         """A bound of ||w||."""
         return self.domain.size + SLACK
@@ -241,3 +169,100 @@ class DescentErrorBound:
             DerivationStep("P", "", float(tables.tokens), "table entries"),
             DerivationStep("table", "sup |A - a|", tables.error, "proven, in exact arithmetic"),
         )
+
+
+@dataclass(frozen=True)
+class BoundedDescent(FeatureTarget):
+    """Descent whose f, step size and range of tables are in the prompt."""
+
+    dim: int
+    steps: int
+    f: str = field(default="tanh(z)", kw_only=True)
+    lr: float = field(default=0.5, kw_only=True)
+    reach: float = field(default=3.0, kw_only=True)
+
+    looked_up: ClassVar[tuple[str, ...]]
+    error_bound: ClassVar[type[DescentErrorBound]]
+    counts: ClassVar[tuple[str, ...]] = ("dim", "steps", "positions")
+    defaults: ClassVar[tuple[str, ...]] = ("f", "lr", "reach")
+
+    def __post_init__(self) -> None:
+        for name in self.counts:
+            check_size(name, getattr(self, name))
+        self.settings({})
+
+    def settings(self, given: dict[str, Any]) -> tuple[str, float, float]:
+        """(f, lr, reach) of a prompt."""
+        self.check_parameters(given)
+        f = str(given.get("f", self.f))
+        lr = check_positive("lr", given.get("lr", self.lr))
+        return f, lr, check_positive("reach", given.get("reach", self.reach))
+
+    def tables(self, **parameters: Any) -> DescentTables:
+        """The prompt's tables."""
+        f, _, reach = self.settings(parameters)
+        return DescentTables.of(f, self.looked_up, reach, self.torch_dtype)
+
+    def batches(self, samples: int, **parameters: Any) -> Sequence[slice]:
+        """The samples that each step looks at: all of them, where a descent says nothing else."""
+        return [slice(None)] * self.steps
+
+    def path(
+        self, x: Tensor, y: Tensor, **parameters: Any
+    ) -> tuple[Float[Tensor, "t d"], Float[Tensor, "..."]]:
+        """The exact iterates w_0, ..., w_T and the residuals that are looked up, in float64."""
+        f, lr, _ = self.settings(parameters)
+        formula, x, y = Formula.parse(f), x.double(), y.double()
+        out, seen = [x.new_zeros(self.dim)], []
+        for batch in self.batches(len(x), **parameters):
+            rows = x[batch]
+            seen.append(rows @ out[-1] - y[batch])
+            out.append(out[-1] - lr * rows.T @ formula(seen[-1]) / len(rows))
+        return torch.stack(out), torch.cat(seen)
+
+    def put_table(
+        self, grid: Float[Tensor, "p f"], tables: DescentTables, values: str = "values"
+    ) -> None:
+        """Write a prompt's table entries: flags, keys and values."""
+        at = self.design.features
+        grid[:, at["table"]] = 1.0
+        for name, column in (("slope", tables.keys.slopes), ("bias", tables.keys.biases)):
+            grid[:, at[name]] = column[:, None]
+        grid[:, at[values]] = torch.stack([table.values for table in tables.each], 1)
+
+    def account(
+        self, domain: DataDomain, a: KernelRounding, **parameters: Any
+    ) -> DescentErrorBound:
+        """What a run is off by."""
+        _, lr, reach = self.settings(parameters)
+        return self.error_bound(self, domain, self.tables(**parameters), lr, reach, a)
+
+    @property
+    def looked_up_to(self) -> float:
+        """|z| for which tables and weights are made."""
+        return self.reach
+
+    def example_domain(self) -> DataDomain:
+        plain = DataDomain.box(self.dim, getattr(self, "samples", _EXAMPLE), 1.0)
+        reach = self.looked_up_to * (1 - _CLEAR)
+        return replace(plain, reach=reach, size=max(reach - 1, 0.0) / plain.rows)
+
+    def reference(self, x: Tensor, y: Tensor, **parameters: Any) -> Float[Tensor, "d"]:
+        return self.path(x, y, **parameters)[0][-1]
+
+    def domain(self, x: Tensor, y: Tensor, **parameters: Any) -> DataDomain:
+        dtype = self.torch_dtype
+        path, seen = self.path(x.to(dtype), y.to(dtype), **parameters)
+        largest, reach = float(path.norm(dim=1).max()), float(seen.abs().max())
+        return replace(
+            DataDomain.of(x, y, dtype), size=largest * OUTWARD_MOST, reach=reach * OUTWARD_MOST
+        )
+
+    def certificate(
+        self, domain: DataDomain, attention: str = "any", **parameters: Any
+    ) -> Certificate:
+        f, lr, _ = self.settings(parameters)
+        a = KernelRounding(self.torch_dtype, attention)
+        run = self.account(domain, a, **parameters)
+        held = {**domain.describe(), "f": f, "lr": lr, "steps": float(self.steps)}
+        return self.certified(run.terms(), held, a, run.derivation(), run.tables.assumptions)

@@ -45,10 +45,11 @@ from iceform.targets.architectures import Architecture
 from iceform.targets.domain import DataDomain, check_data
 from iceform.targets.linear_error_bound import DescentNetwork
 from iceform.targets.linear_head_pairs import LinearHeadPairs
+from iceform.targets.pieces import ONE, added, masked, pair_heads, routed
 from iceform.targets.quantizer import Quantizer
 from iceform.targets.recurrence import Recurrence
 from iceform.targets.rounding import READ, KernelRounding
-from iceform.targets.target import MASK, Target
+from iceform.targets.target import Target
 from iceform.validation import check_positive, check_size
 
 LEAK_BITS = 46  # K
@@ -173,7 +174,7 @@ class Decoder(Target):
         logit = (
             (Row({("p", 0): 2 * sharp, **reads}), Row.of("p")),
             (Row(constant=-sharp), Row.of("pp")),
-            routed(others, 8 * sharp),
+            routed(others, 8 * sharp, "begin"),
         )
         return Head(role, logit, moves)
 
@@ -182,18 +183,11 @@ class Decoder(Target):
         role: str = "pair", null: str = "weight",
     ) -> tuple[Head, ...]:  # fmt: skip
         """Pairs whose logits are t (asks . a - label), beside the null tokens' weight."""
-        out = []
-        for j, sign in self.combination.ticks:
-            t, a = sign * j * self.combination.delta, sign * self.combination.weights[j - 1]
-            logit = (
-                *((Row.of(asks, k, t), Row.of("a", k)) for k in range(self.dim)),
-                (Row(constant=-t), Row.of("label")),
-                (Row(constant=1.0), Row.of(null)),
-                (Row(constant=-MASK), Row.flags(**dict.fromkeys(hidden, 1.0))),
-                routed(others, 4 * MASK),
-            )
-            out.append(Head(f"{role}, t = {t:+g}", logit, moves(a * 2.0 ** (LEAK_BITS - 1))))
-        return tuple(out)
+        reads = {"asks": asks, "seen": "a", "label": "label", "null": null}
+        also = masked(hidden), routed(others, to="begin")
+        return tuple(
+            pair_heads(self.combination, role + ", t = {t:+g}", self.dim, reads, also, moves)
+        )
 
     def square_heads(self, hidden: Sequence[str], others: Sequence[str]) -> tuple[Head, ...]:
         """q, but for its constant part."""
@@ -203,13 +197,12 @@ class Decoder(Target):
                 t = sign * j * _SPACING
                 logit = (
                     (Row.of("out", 0, t), Row.flags(y=1.0)),
-                    (Row(constant=1.0), Row.of("weight")),
-                    (Row(constant=-MASK), Row.flags(**dict.fromkeys(hidden, 1.0))),
-                    routed(others, 4 * MASK),
+                    (ONE, Row.of("weight")),
+                    masked(hidden),
+                    routed(others, to="begin"),
                 )
                 scale = c / _SPACING**2 * 2.0**LEAK_BITS / self.lr
-                moves = (Move(Row.flags(y=1.0), {("q", 0): scale}),)
-                out.append(Head(f"square, t = {t:+g}", logit, moves))
+                out.append(Head(f"square, t = {t:+g}", logit, added("y", 1, {"q": scale})))
         return tuple(out)
 
     def blur(self, a: KernelRounding, samples: int, out: float) -> float:
@@ -261,27 +254,12 @@ class Decoder(Target):
         derivation: tuple[DerivationStep, ...], compared: str,
     ) -> Certificate:  # fmt: skip
         """The certificate of a level that stands for a number off by ``error``."""
-        return Certificate.total(
-            {"rounding to a level": self.step / 2, "arithmetic": error + blur},
-            domain=domain,
-            dtype=a.dtype,
-            backend=f"transformers, {a.backend}",
-            derivation=(
-                *derivation,
-                DerivationStep(
-                    "blur", "SCORE u size/step", blur, "by which scores may misplace a midpoint"
-                ),
-            ),
-            assumptions=a.assumptions,
-            compared=compared,
-        )
+        terms = {"rounding to a level": self.step / 2, "arithmetic": error + blur}
+        why = "by which scores may misplace a midpoint"
+        last = DerivationStep("blur", "SCORE u size/step", blur, why)
+        return self.certified(terms, domain, a, (*derivation, last), compared=compared)
 
     def recurrence(self, steps: int, domain: DataDomain | None = None) -> Recurrence:
         """Plain gradient descent."""
         low, high = (domain.bottom, domain.top) if domain else (0.0, 1.0)
         return Recurrence(self.lr, (1.0,) * steps, 0.0, 0.0, low, high)
-
-
-def routed(kinds: Sequence[str], weight: float) -> tuple[Row, Row]:
-    """Tokens of these kinds see the begin token alone."""
-    return Row.flags(**dict.fromkeys(kinds, weight)), Row.flags(begin=1.0)

@@ -47,7 +47,7 @@ the stream's norms do to any stored number, relatively: NORM units each, 1 + 4 T
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -58,170 +58,26 @@ from torch import Tensor
 from iceform.certificates import DerivationStep
 from iceform.heads import Design, Features, Head, Move, Row
 from iceform.tables import RoundingModel
-from iceform.targets.bounded_descent import ROUTE, BoundedDescent, DescentErrorBound
-from iceform.targets.domain import DataDomain, check_data
+from iceform.targets.bounded_descent import BoundedDescent, DescentErrorBound
+from iceform.targets.domain import check_data
 from iceform.targets.enclosed import Ball
-from iceform.targets.rounding import EPSILON, NORM, READ, SECOND_ORDER, KernelRounding, inflate
-from iceform.targets.target import MASK
+from iceform.targets.pieces import MASK, ONE, added, routed
+from iceform.targets.rounding import EPSILON, NORM, READ, SECOND_ORDER, inflate
 
 _ODDS = 1.25  # S over the largest slope: |r| stays below 0.8, the odds below 2.2
 _MADE = 6.0  # units: products that make a number of the prompt, and its rounding to the dtype
 
 
-@dataclass(frozen=True)
-class GeneralDescent(BoundedDescent):
-    """Gradient descent for any bounded f, as a residual stream of an encoder.
-
-    Parameters
-    ----------
-    dim
-        Features of a sample.
-    steps
-        T; the network has 2 T layers.
-    positions
-        Tokens that a prompt may have: 1 + 2 n + table entries.
-    dtype
-        "float64" or "float32".
-    groups
-        Parts that samples are averaged in, each by heads of its own. In float32 a sum of hundreds
-        of terms rounds by more than everything else.
-    f
-        The loss's derivative as a formula of the residual z; in the prompt.
-    lr
-        The step size; in the prompt.
-    reach
-        The range of the tables: residuals must stay within; in the prompt.
-    """
-
-    positions: int = 512
-    dtype: str = "float64"
-    groups: int = 1
-
-    kind: ClassVar[str] = "general_descent"
-    title: ClassVar[str] = "gradient descent for generalised linear models, two layers a step"
-    causal: ClassVar[bool] = False
-    why_causal: ClassVar[str] = (
-        "a causal mask hides the state from the samples before it, and these two layers look "
-        "f(w.x_i - y_i) up at every sample"
-    )
-    looked_up: ClassVar[tuple[str, ...]] = ("log({p}/2)", "log({m}/2)")
-    counts: ClassVar[tuple[str, ...]] = ("dim", "steps", "positions", "groups")
-
-    # ------------------------------------------------------------------------------- the stream
-
-    @cached_property
-    def design(self) -> Design:
-        d = self.dim
-        features = Features.of(
-            plus=1, minus=1, table=1, null=1, x=d, u=d, y=1, a=1, l=d, slope=1, bias=1, values=2,
-            odds=1, log_n=self.groups, **({"apart": self.groups} if self.groups > 1 else {}),
-        )  # fmt: skip
-        look = tuple(self._look(sign, 1.0) for sign in ("plus", "minus"))
-        erase = tuple(self._look(sign, -1.0) for sign in ("plus", "minus"))
-        move = tuple(
-            self._average(sign, group) for sign in (1.0, -1.0) for group in range(self.groups)
-        )
-        return Design(features, (look, move + erase) * self.steps, norm=EPSILON)
-
-    def _look(self, sign: str, write: float) -> Head:
-        other = "minus" if sign == "plus" else "plus"
-        asks = tuple((Row.of("x", j), Row.of("l", j)) for j in range(self.dim))
-        logit = (
-            *asks,
-            (Row.of("y", 0, -1.0), Row.of("slope")),
-            (Row(constant=1.0), Row.of("bias")),
-            (Row.flags(**{sign: -MASK}), Row.flags(plus=1.0, minus=1.0, null=1.0)),
-            (Row.flags(**{other: ROUTE}, table=ROUTE, null=ROUTE), Row.flags(null=1.0)),
-        )
-        value = Row.of("values", 0 if sign == "plus" else 1)
-        role = (
-            f"{'look up' if write > 0 else 'erase'} ln((1 {'+' if sign == 'plus' else '-'} f/R)/2)"
-        )
-        return Head(role, logit, (Move(value, {("a", 0): write}),))
-
-    def _average(self, sign: float, group: int) -> Head:
-        others = {("apart", group): 1.0} if self.groups > 1 else {}
-        logit = (
-            (Row(constant=1.0), Row({("a", 0): 1.0, ("log_n", group): 1.0})),
-            (Row.of("odds", 0, sign), Row.flags(plus=1.0, minus=1.0)),
-            (Row.flags(table=-MASK), Row({("table", 0): 1.0, **others})),
-            (Row.flags(plus=ROUTE, minus=ROUTE, null=ROUTE), Row.flags(null=1.0)),
-        )
-        moves = tuple(Move(Row.of("u", j), {("l", j): -sign}) for j in range(self.dim))
-        part = f", group {group}" if others else ""
-        return Head(f"mean gradient, odds {'+' if sign > 0 else '-'}{part}", logit, moves)
-
-    # -------------------------------------------------------------------------- prompt and answer
-
-    def tokens(
-        self, x: Float[Tensor, "n d"], y: Float[Tensor, "n"], **parameters: Any
-    ) -> Float[Tensor, "t f"]:
-        _, lr, _ = self.settings(parameters)
-        tables = self.tables(**parameters)
-        check_data(x, y, self.dim, (self.positions - 1 - tables.tokens) // 2)
-        keys, n = tables.keys, len(x)
-        top = _ODDS * float(keys.slopes.abs().max())
-        at = self.design.features
-        out = torch.zeros(1 + 2 * n + tables.tokens, at.total, dtype=torch.float64)
-        group = torch.arange(n) % self.groups
-        held = torch.bincount(group, minlength=self.groups).double()
-        out[0, at["null"]], out[0, at["log_n"]] = 1.0, held.clamp(min=1).log()
-        share = tables.scale * lr * top * (held[group] / n)[:, None]
-        for sign, name in ((1, "plus"), (-1, "minus")):
-            rows = out[1 : 1 + n] if sign > 0 else out[1 + n : 1 + 2 * n]
-            rows[:, at[name]] = 1.0
-            rows[:, at["x"]], rows[:, at["y"]] = x.double(), y.double()[:, None]
-            rows[:, at["u"]] = sign * share * x.double()
-            if self.groups > 1:
-                rows[:, at["apart"]] = 1.0
-                rows[torch.arange(n), at["apart"].start + group] = 0.0
-        grid = out[1 + 2 * n :]
-        grid[:, at["table"]] = 1.0
-        grid[:, at["slope"]], grid[:, at["bias"]] = keys.slopes[:, None], keys.biases[:, None]
-        grid[:, at["values"]] = torch.stack([table.values for table in tables.each], 1)
-        grid[:, at["odds"]] = 2 * torch.atanh(keys.slopes / top)[:, None]
-        return out
-
-    def layout(self) -> list[str]:
-        return [
-            "null: null = 1, log_n = ln n_g of every group",
-            "one token per sample: plus = 1, x, y, u = R lr S x n_g/n; apart = 1 but for its group",
-            "one token per sample: minus = 1, x, y, u = -R lr S x n_g/n; apart likewise",
-            "one token per table entry: table = 1, slope, bias, values, odds; l starts at 0",
-        ]
-
-    def answer(self, features: Float[Tensor, "t f"]) -> Float[Tensor, "d"]:
-        at = self.design.features
-        return features[-1, at["l"]] / features[-1, at["slope"]]
-
-    def readout(self, features: Ball, **parameters: Any) -> Ball:
-        at = self.design.features
-        value, slope = self.answer(features.center), features.center[-1, at["slope"]].abs()
-        off, wrong = features.radius[-1, at["l"]], features.radius[-1, at["slope"]]
-        return Ball(value, (off + value.abs() * wrong) / (slope - wrong).clamp(min=0))
-
-    # ---------------------------------------------------------------------------- the certificate
-
-    def example_domain(self) -> DataDomain:
-        plain = DataDomain.box(self.dim, 16, 1.0)
-        reach = self.reach * (1 - 2.0**-6)
-        return replace(plain, reach=reach, size=(reach - 1) / plain.rows)
-
-    def account(
-        self, domain: DataDomain, a: KernelRounding, **parameters: Any
-    ) -> DescentErrorBound:
-        _, lr, reach = self.settings(parameters)
-        return _GeneralErrorBound(self, domain, self.tables(**parameters), lr, reach, a)
-
-
 @dataclass(frozen=True, eq=False)
-class _GeneralErrorBound(DescentErrorBound):
+class GeneralErrorBound(DescentErrorBound):
+    """The account of two layers a step, as the module has it."""
+
     spec: GeneralDescent
 
     def parts(self) -> dict[str, float]:
         tables = self.tables
         out = {"tables": 0.0, "look-ups": 0.0, "averages": 0.0}
-        apart, left, q = 0.0, 0.0, self._growth
+        apart, left, q = 0.0, 0.0, self.growth
         for t in range(self.spec.steps):
             arrives = q ** (self.spec.steps - 1 - t)
             moved = math.expm1(min(self.rows * apart, 1.0)) * tables.spread * SECOND_ORDER
@@ -256,12 +112,6 @@ class _GeneralErrorBound(DescentErrorBound):
         keys = self.tables.keys
         terms = keys.slopes.abs() * (self.rows * self.size + self.domain.label)
         return float((terms + keys.biases.abs()).max()) + abs(math.log(self.domain.samples)) + 8
-
-    @property
-    def _growth(self) -> float:
-        low, high = self.tables.slopes
-        ends = [s * e for s in (low, high) for e in (self.domain.bottom, self.domain.top)]
-        return max(abs(1 - self.lr * min(ends)), abs(1 - self.lr * max(ends)), 0.0)
 
     @cached_property
     def _look_up(self) -> float:
@@ -302,6 +152,141 @@ class _GeneralErrorBound(DescentErrorBound):
             DerivationStep("look-up", "", self._look_up, "its rounding in the stream"),
             DerivationStep("spread", "sup_z E|v - A|", spread, "for logits each off by their own"),
             DerivationStep(
-                "q", "max |1 - lr lambda|", self._growth, "what a step multiplies errors by"
+                "q", "max |1 - lr lambda|", self.growth, "what a step multiplies errors by"
             ),
         )
+
+
+@dataclass(frozen=True)
+class GeneralDescent(BoundedDescent):
+    """Gradient descent for any bounded f, as a residual stream of an encoder.
+
+    Parameters
+    ----------
+    dim
+        Features of a sample.
+    steps
+        T; the network has 2 T layers.
+    positions
+        Tokens that a prompt may have: 1 + 2 n + table entries.
+    dtype
+        "float64" or "float32".
+    groups
+        Parts that samples are averaged in, each by heads of its own. In float32 a sum of hundreds
+        of terms rounds by more than everything else.
+    f
+        The loss's derivative as a formula of the residual z; in the prompt.
+    lr
+        The step size; in the prompt.
+    reach
+        The range of the tables: residuals must stay within; in the prompt.
+    """
+
+    positions: int = 512
+    dtype: str = "float64"
+    groups: int = 1
+
+    kind: ClassVar[str] = "general_descent"
+    title: ClassVar[str] = "gradient descent for generalised linear models, two layers a step"
+    causal: ClassVar[bool] = False
+    why_causal: ClassVar[str] = (
+        "a causal mask hides the state from the samples before it, and these two layers look "
+        "f(w.x_i - y_i) up at every sample"
+    )
+    looked_up: ClassVar[tuple[str, ...]] = ("log({p}/2)", "log({m}/2)")
+    error_bound: ClassVar[type[DescentErrorBound]] = GeneralErrorBound
+    counts: ClassVar[tuple[str, ...]] = ("dim", "steps", "positions", "groups")
+
+    # ------------------------------------------------------------------------------- the stream
+
+    @cached_property
+    def design(self) -> Design:
+        d = self.dim
+        features = Features.of(
+            plus=1, minus=1, table=1, null=1, x=d, u=d, y=1, a=1, l=d, slope=1, bias=1, values=2,
+            odds=1, log_n=self.groups, **({"apart": self.groups} if self.groups > 1 else {}),
+        )  # fmt: skip
+        look = tuple(self._look(sign, 1.0) for sign in ("plus", "minus"))
+        erase = tuple(self._look(sign, -1.0) for sign in ("plus", "minus"))
+        move = tuple(
+            self._average(sign, group) for sign in (1.0, -1.0) for group in range(self.groups)
+        )
+        return Design(features, (look, move + erase) * self.steps, norm=EPSILON)
+
+    def _look(self, sign: str, write: float) -> Head:
+        other = "minus" if sign == "plus" else "plus"
+        asks = tuple((Row.of("x", j), Row.of("l", j)) for j in range(self.dim))
+        logit = (
+            *asks,
+            (Row.of("y", 0, -1.0), Row.of("slope")),
+            (ONE, Row.of("bias")),
+            (Row.flags(**{sign: -MASK}), Row.flags(plus=1.0, minus=1.0, null=1.0)),
+            routed((other, "table", "null")),
+        )
+        value = Row.of("values", 0 if sign == "plus" else 1)
+        role = (
+            f"{'look up' if write > 0 else 'erase'} ln((1 {'+' if sign == 'plus' else '-'} f/R)/2)"
+        )
+        return Head(role, logit, (Move(value, {("a", 0): write}),))
+
+    def _average(self, sign: float, group: int) -> Head:
+        others = {("apart", group): 1.0} if self.groups > 1 else {}
+        logit = (
+            (ONE, Row({("a", 0): 1.0, ("log_n", group): 1.0})),
+            (Row.of("odds", 0, sign), Row.flags(plus=1.0, minus=1.0)),
+            (Row.flags(table=-MASK), Row({("table", 0): 1.0, **others})),
+            routed(("plus", "minus", "null")),
+        )
+        part = f", group {group}" if others else ""
+        return Head(
+            f"mean gradient, odds {'+' if sign > 0 else '-'}{part}",
+            logit,
+            added("u", self.dim, {"l": -sign}),
+        )
+
+    # -------------------------------------------------------------------------- prompt and answer
+
+    def tokens(
+        self, x: Float[Tensor, "n d"], y: Float[Tensor, "n"], **parameters: Any
+    ) -> Float[Tensor, "t f"]:
+        _, lr, _ = self.settings(parameters)
+        tables = self.tables(**parameters)
+        check_data(x, y, self.dim, (self.positions - 1 - tables.tokens) // 2)
+        keys, n = tables.keys, len(x)
+        top = _ODDS * float(keys.slopes.abs().max())
+        at = self.design.features
+        out = torch.zeros(1 + 2 * n + tables.tokens, at.total, dtype=torch.float64)
+        group = torch.arange(n) % self.groups
+        held = torch.bincount(group, minlength=self.groups).double()
+        out[0, at["null"]], out[0, at["log_n"]] = 1.0, held.clamp(min=1).log()
+        share = tables.scale * lr * top * (held[group] / n)[:, None]
+        for sign, name in ((1, "plus"), (-1, "minus")):
+            rows = out[1 : 1 + n] if sign > 0 else out[1 + n : 1 + 2 * n]
+            rows[:, at[name]] = 1.0
+            rows[:, at["x"]], rows[:, at["y"]] = x.double(), y.double()[:, None]
+            rows[:, at["u"]] = sign * share * x.double()
+            if self.groups > 1:
+                rows[:, at["apart"]] = 1.0
+                rows[torch.arange(n), at["apart"].start + group] = 0.0
+        grid = out[1 + 2 * n :]
+        self.put_table(grid, tables)
+        grid[:, at["odds"]] = 2 * torch.atanh(keys.slopes / top)[:, None]
+        return out
+
+    def layout(self) -> list[str]:
+        return [
+            "null: null = 1, log_n = ln n_g of every group",
+            "one token per sample: plus = 1, x, y, u = R lr S x n_g/n; apart = 1 but for its group",
+            "one token per sample: minus = 1, x, y, u = -R lr S x n_g/n; apart likewise",
+            "one token per table entry: table = 1, slope, bias, values, odds; l starts at 0",
+        ]
+
+    def answer(self, features: Float[Tensor, "t f"]) -> Float[Tensor, "d"]:
+        at = self.design.features
+        return features[-1, at["l"]] / features[-1, at["slope"]]
+
+    def readout(self, features: Ball, **parameters: Any) -> Ball:
+        at = self.design.features
+        value, slope = self.answer(features.center), features.center[-1, at["slope"]].abs()
+        off, wrong = features.radius[-1, at["l"]], features.radius[-1, at["slope"]]
+        return Ball(value, (off + value.abs() * wrong) / (slope - wrong).clamp(min=0))

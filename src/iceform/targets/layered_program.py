@@ -43,10 +43,12 @@ from iceform.errors import CapacityError, ProgramError, ShapeError, TargetError
 from iceform.heads import Design, Features, Head, Move, Row
 from iceform.heads.design import in_parts
 from iceform.targets.architectures import Architecture
+from iceform.targets.pieces import ONE, added, masked, routed, taken_away
 from iceform.targets.program_target import ProgramTarget, trace, turns_alike
 from iceform.validation import check_size
 
 HOMES = ("lane0", "samples")
+_KINDS = ("null", *HOMES, "entry")  # of tokens
 Reads = tuple[tuple[str, str], ...]
 
 
@@ -196,7 +198,7 @@ class LayeredProgram(ProgramTarget):
         for (kind, variable), signs in _signs(line).items():
             where = self._seen(kind, variable)
             found.setdefault(where, []).extend(self._moves(line, kind, variable, signs))
-        found.setdefault("own", []).extend(self._away([_held(line.dst)]))
+        found.setdefault("own", []).extend(taken_away([_held(line.dst)], self.width))
         for where, moves in found.items():
             if where == "own":
                 logit = self._own(home)
@@ -222,10 +224,7 @@ class LayeredProgram(ProgramTarget):
             total = Row({(_held(variable), i): 1.0 for i in parts})
             yield Move(total, {(n, j): weights[n] for n in names for j in parts if weights[n]})
             return
-        for j in parts:
-            yield Move(
-                Row.of(_held(variable), j), {(n, j): weights[n] for n in names if weights[n]}
-            )
+        yield from added(_held(variable), self.width, {n: weights[n] for n in names if weights[n]})
 
     def _compute(self, line: LayeredInstruction) -> Iterator[Head]:
         home, held = self.homes[line.dst], _held(line.dst)
@@ -235,7 +234,7 @@ class LayeredProgram(ProgramTarget):
             for j in range(self.width if used else 0):
                 logit = (
                     (Row.of(name, j), Row.of("slope")),
-                    (Row(constant=1.0), Row.of("bias")),
+                    (ONE, Row.of("bias")),
                     (Row(constant=-self.mask), Row.of("absent", line.table)),
                     self._routed(home),
                 )
@@ -244,13 +243,8 @@ class LayeredProgram(ProgramTarget):
                     f"{role}, into {line.dst}", logit, (Move(Row.of(column), {(held, j): sign}),)
                 )
         gone = [n for n, used in (("plus", line.f), ("minus", line.g)) if used]
-        yield Head(f"take {', '.join(gone)} away", self._own(home), tuple(self._away(gone)))
-
-    def _away(self, names: list[str]) -> Iterator[Move]:
-        """What these features hold, taken away."""
-        for name in names:
-            for j in range(self.width):
-                yield Move(Row.of(name, j), {(name, j): -1.0})
+        away = taken_away(gone, self.width)
+        yield Head(f"take {', '.join(gone)} away", self._own(home), away)
 
     def _own(self, home: str) -> tuple[tuple[Row, Row], ...]:
         """Lanes see themselves: codes agree."""
@@ -258,8 +252,7 @@ class LayeredProgram(ProgramTarget):
         return (*codes, self._routed(home))
 
     def _only(self, home: str) -> tuple[Row, Row]:
-        hidden = [name for name in ("null", *HOMES, "entry") if name != home]
-        return Row(constant=-self.mask), Row.flags(**dict.fromkeys(hidden, 1.0))
+        return masked((name for name in _KINDS if name != home), self.mask)
 
     def _alike(self, asks: str | None, variable: str, home: str) -> tuple[tuple[Row, Row], ...]:
         """Logits r . v; before the first instruction r is 0."""
@@ -273,8 +266,7 @@ class LayeredProgram(ProgramTarget):
     def _routed(self, home: str) -> tuple[Row, Row]:
         """Tokens that do not ask see the null token, above masks, codes and logits."""
         route = 4 * max(self.mask, self.copy * self.bits)
-        others = [name for name in ("null", *HOMES, "entry") if name != home]
-        return Row.flags(**dict.fromkeys(others, route)), Row.flags(null=1.0)
+        return routed((name for name in _KINDS if name != home), route)
 
     # -------------------------------------------------------------------------- prompt and answer
 

@@ -31,6 +31,7 @@ whose value is 0, and stay what they are.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -41,7 +42,7 @@ from torch import Tensor
 
 from iceform.certificates import Certificate
 from iceform.errors import BoundError, ShapeError
-from iceform.heads import Design, Features, Head, Move, Row
+from iceform.heads import Design, Features, Head, Row
 from iceform.heads.design import hidden_among
 from iceform.heads.rotation import Rotation
 from iceform.paper.schedules import chebyshev_steps
@@ -55,9 +56,10 @@ from iceform.targets.linear_error_bound import (
     log_odds,
 )
 from iceform.targets.linear_head_pairs import LEAK_BITS, LinearHeadPairs
+from iceform.targets.pieces import MASK, ONE, added, pair_heads, routed
 from iceform.targets.recurrence import Recurrence
 from iceform.targets.rounding import EPSILON, KernelRounding
-from iceform.targets.target import MASK, FeatureTarget
+from iceform.targets.target import FeatureTarget
 from iceform.validation import check_positive, check_size
 
 _LEAST_POSITIONS = 3
@@ -176,13 +178,9 @@ class LinearDescent(FeatureTarget):
         return Design(features, layers, rotation=mixed, norm=EPSILON)
 
     def _layer(self, rho: float) -> tuple[Head, ...]:
-        pairs = tuple(
-            self._pair_head(j, sign, rho, group)
-            for j, sign in self.combination.ticks
-            for group in range(self.groups)
-        )
+        groups = zip(*(self._pairs(rho, group) for group in range(self.groups)), strict=True)
         return (
-            *pairs,
+            *(head for each in groups for head in each),
             self._gate("penalty", "penalty", 1.0, "w", {"w": -rho, "v": -rho}),
             self._gate("momentum, kept", "momentum", 1.0, "v", {"w": 1.0}),
             self._gate("momentum, lost", "momentum", -1.0, "v", {"v": -1.0}),
@@ -193,31 +191,22 @@ class LinearDescent(FeatureTarget):
         """Flags of groups that a token is not of."""
         return {"apart": self.groups} if self.groups > 1 else {}
 
-    def _pair_head(self, j: int, sign: int, rho: float, group: int) -> Head:
-        t = sign * j * self.combination.delta
-        a = self.combination.weights[j - 1] * 2.0 ** (self.leak_bits - 1)
-        asks = tuple((Row.of("w", k, t), Row.of("x", k)) for k in range(self.dim))
-        residual = (Row(constant=-t), Row.of("y"))
-        outweighed = (Row(constant=1.0), Row.of("weight"))
-        moves = tuple(
-            Move(Row.of("x", k), {("w", k): -sign * rho * a, ("v", k): -sign * rho * a})
-            for k in range(self.dim)
-        )
-        role, logit = f"gradient, t = {t:+g}", (*asks, residual, outweighed, _ROUTED)
+    def _pairs(self, rho: float, group: int) -> Iterator[Head]:
+        role, also = "gradient, t = {t:+g}", [_ROUTED]
         if self._grouped:
-            role = f"{role}, group {group}"
-            logit = (*logit, (Row(constant=-MASK), Row.of("apart", group)))
-        return Head(role, logit, moves)
+            role += f", group {group}"
+            also.append((Row(constant=-MASK), Row.of("apart", group)))
+        reads = {"asks": "w", "seen": "x", "label": "y", "null": "weight"}
+        return pair_heads(
+            self.combination, role, self.dim, reads, also,
+            lambda a: added("x", self.dim, {"w": -rho * a, "v": -rho * a}),
+        )  # fmt: skip
 
     def _gate(
         self, role: str, odds: str, sign: float, source: str, target: dict[str, float]
     ) -> Head:
-        seen = (Row(constant=1.0), Row.flags(**{odds: sign, "data": -MASK}))
-        moves = tuple(
-            Move(Row.of(source, k), {(name, k): c for name, c in target.items()})
-            for k in range(self.dim)
-        )
-        return Head(role, (seen, _ROUTED), moves)
+        seen = (ONE, Row.flags(**{odds: sign, "data": -MASK}))
+        return Head(role, (seen, _ROUTED), added(source, self.dim, target))
 
     @property
     def leak_bits(self) -> int:
@@ -296,16 +285,8 @@ class LinearDescent(FeatureTarget):
         )  # fmt: skip
         account = LinearErrorBound if self.basis is None else RotatedErrorBound
         run = account(stream, domain, r, a)
-        return Certificate.total(
-            run.terms(),
-            domain={**domain.describe(), "lr": r.lr, "penalty": r.penalty,
-                    "momentum": r.momentum, "steps": float(self.steps)},
-            dtype=a.dtype,
-            backend=f"transformers, {a.backend}",
-            derivation=run.derivation(),
-            assumptions=a.assumptions,
-            compared="stock network's answer - exact algorithm's",
-        )  # fmt: skip
+        held = {"lr": r.lr, "penalty": r.penalty, "momentum": r.momentum, "steps": float(r.steps)}
+        return self.certified(run.terms(), {**domain.describe(), **held}, a, run.derivation())
 
     def example_domain(self) -> DataDomain:
         """Data up to 1, or so much smaller that residuals stay within the reach."""
@@ -318,4 +299,4 @@ class LinearDescent(FeatureTarget):
 
 
 # Tokens that do not ask look at the null token alone.
-_ROUTED = (Row.flags(data=MASK, null=MASK), Row.flags(null=1.0))
+_ROUTED = routed(("data", "null"), MASK)

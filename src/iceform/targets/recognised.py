@@ -27,22 +27,21 @@ this for all data is found, whatever way it is written.
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise
 
 from torch import Tensor
 
-from iceform.computer.graph import Graph, run
+from iceform.computer.graph import Graph, refuse, run
 from iceform.computer.virtual import compose
 from iceform.errors import TargetError
 from iceform.expressions.formulas import Formula, trees
+from iceform.expressions.formulas.polynomials import polynomial
 from iceform.program import Node, SourceLine
 
 Combination = dict[tuple[str, int], Fraction]  # of H^k g, by (g, k)
-Line = tuple[Fraction, Fraction]  # shift and slope
 _B = ("b", 0)
 _PASSED = ("bounded", "stored", "spread")
 
@@ -73,7 +72,7 @@ def recognised(graph: Graph, parameters: Mapping[str, Tensor]) -> RecognisedDesc
 
     def start(node: Node) -> _DescentForm:
         if node.op == "data":
-            return _DescentForm(row=_ONE) if node.attr == "x" else _DescentForm(residual=_LABEL)
+            return replace(_ONE, kind="row") if node.attr == "x" else _LABEL
         if graph.parameters[node.attr].vector:
             raise forms.no(f"the parameter {node.attr} is a vector", node.place)
         return _number(Fraction(float(parameters[node.attr][0])))
@@ -81,15 +80,20 @@ def recognised(graph: Graph, parameters: Mapping[str, Tensor]) -> RecognisedDesc
     if any(loop.count is None for loop in graph.block.loops()):
         raise forms.no("it has a loop that ends when the data say so", None)
     answer, *more = run(graph, forms, start).values()
-    if more or answer.state is None or not forms.asked:
+    if more or answer.kind != "state" or not forms.asked:
         raise forms.no("its answer is not one vector of coefficients", graph.place)
-    return forms.descent([*forms.asked, answer.state])
+    return forms.descent([*forms.asked, answer.p])
 
 
 @dataclass(frozen=True)
-class _Residual:
-    """x . p + label y + one; with ``f``, that function of it, ``times`` so much."""
+class _DescentForm:
+    """One of the table's: x . p + label y + one; with ``f``, that function of it times so much.
 
+    A row is x times that, products are x * p, a state is p itself; a number is a residual of which
+    nothing but ``one`` is left.
+    """
+
+    kind: str
     p: Combination = field(default_factory=dict)
     label: Fraction = Fraction(0)
     one: Fraction = Fraction(0)
@@ -100,40 +104,24 @@ class _Residual:
     def constant(self) -> bool:
         return self.f is None and not self.p and not self.label
 
-    def scaled(self, factor: Fraction) -> _Residual:
-        if self.f is not None:
-            return _Residual(self.p, self.label, self.one, self.f, self.times * factor)
-        return _Residual(_times(self.p, factor), self.label * factor, self.one * factor)
-
-
-_ONE, _LABEL = _Residual(one=Fraction(1)), _Residual(label=Fraction(1))
-
-
-@dataclass(frozen=True)
-class _DescentForm:
-    """One of the five; a number is a constant residual."""
-
-    residual: _Residual | None = None
-    row: _Residual | None = None
-    products: Combination | None = None
-    state: Combination | None = None
-
     @property
     def number(self) -> Fraction | None:
-        found = self.residual
-        return found.one if found is not None and found.constant else None
+        return self.one if self.kind == "residual" and self.constant else None
 
     def scaled(self, factor: Fraction) -> _DescentForm:
+        if self.f is not None:
+            return replace(self, times=self.times * factor)
         return _DescentForm(
-            None if self.residual is None else self.residual.scaled(factor),
-            None if self.row is None else self.row.scaled(factor),
-            None if self.products is None else _times(self.products, factor),
-            None if self.state is None else _times(self.state, factor),
+            self.kind, _times(self.p, factor), self.label * factor, self.one * factor
         )
 
 
+_ONE = _DescentForm("residual", one=Fraction(1))
+_LABEL = _DescentForm("residual", label=Fraction(1))
+
+
 def _number(value: Fraction) -> _DescentForm:
-    return _DescentForm(residual=_Residual(one=value))
+    return _DescentForm("residual", one=value)
 
 
 class _DescentForms:
@@ -146,11 +134,7 @@ class _DescentForms:
 
     def no(self, why: str, place: SourceLine | None) -> TargetError:
         """The refusal, with the line that asks for it."""
-        where = ""
-        if place is not None:
-            source = linecache.getline(place.file, place.line).strip()
-            where = f'\n  in "{place.file}", line {place.line}:\n    {source}'
-        return TargetError(f"{self.name} is not recognised as descent: {why}{where}")
+        return TargetError(str(refuse(f"{self.name} is not recognised as descent: {why}", place)))
 
     # ----------------------------------------------------------------------------- as arithmetic
 
@@ -158,7 +142,8 @@ class _DescentForms:
         if node.op != "constant":
             raise self.no("it treats components or samples apart", node.place)
         value = Fraction(float(node.attr))
-        return _DescentForm(state={}) if node.width is not None and not value else _number(value)
+        is_zero_vector = node.width is not None and not value
+        return _DescentForm("state") if is_zero_vector else _number(value)
 
     def compute(self, node: Node, args: list[_DescentForm]) -> _DescentForm:
         if node.op in _PASSED:
@@ -186,51 +171,40 @@ class _DescentForms:
         for one, other in ((a, b), (b, a)):
             if one.number == 0:
                 return other
-        if a.state is not None and b.state is not None:
-            return _DescentForm(state=_sum(a.state, b.state))
-        if a.products is not None and b.products is not None:
-            return _DescentForm(products=_sum(a.products, b.products))
-        if a.row is not None and b.row is not None:
-            row = _added(a.row, b.row)
-            return None if row is None else _DescentForm(row=row)
-        if a.residual is not None and b.residual is not None:
-            both = _added(a.residual, b.residual)
-            return None if both is None else _DescentForm(residual=both)
-        return None
+        if a.kind != b.kind or a.f is not None or b.f is not None:
+            return None
+        return _DescentForm(a.kind, _sum(a.p, b.p), a.label + b.label, a.one + b.one)
 
     def _multiply(self, node: Node, a: _DescentForm, b: _DescentForm) -> _DescentForm | None:
+        becomes = {"state": "products", "residual": "row"}
         for one, other in ((a, b), (b, a)):
             if one.number is not None:
                 return other.scaled(one.number)
-            if one.row is not None and one.row.constant:
-                if other.state is not None:
-                    return _DescentForm(products=_times(other.state, one.row.one))
-                if other.residual is not None:
-                    return _DescentForm(row=other.residual.scaled(one.row.one))
+            if one.kind == "row" and one.constant and other.kind in becomes:
+                return replace(other.scaled(one.one), kind=becomes[other.kind])
         return None
 
     def _sum(self, node: Node, a: _DescentForm) -> _DescentForm | None:
-        return None if a.products is None else _DescentForm(residual=_Residual(a.products))
+        return replace(a, kind="residual") if a.kind == "products" else None
 
     def _mean(self, node: Node, a: _DescentForm) -> _DescentForm | None:
-        if a.row is None:
+        if a.kind != "row":
             return None
-        if a.row.f is not None:
-            return self._average(node, a.row, a.row.f)
-        if a.row.one:
+        if a.f is not None:
+            return self._average(node, a, a.f)
+        if a.one:
             raise self.no("it takes the mean of x, which is no part of the gradient", node.place)
-        p, label = a.row.p, a.row.label
-        if p or not self.asked:
-            self._ask(_times(p, -1 / label) if label else p)
-        return _DescentForm(state=_sum({(g, k + 1): c for (g, k), c in p.items()}, {_B: label}))
+        if a.p or not self.asked:
+            self._ask(_times(a.p, -1 / a.label) if a.label else a.p)
+        return _DescentForm("state", _sum(_curved(a.p), {_B: a.label}))
 
-    def _average(self, node: Node, row: _Residual, f: trees.Node) -> _DescentForm:
+    def _average(self, node: Node, row: _DescentForm, f: trees.Node) -> _DescentForm:
         if not row.label or row.one:
             raise self.no("f is not of w.x - y", node.place)
         w = _times(row.p, -1 / row.label)
         self._ask(w)
         self.bent.append((compose(f, _multiple(-row.label, trees.Variable())), w))
-        return _DescentForm(state={(f"f{len(self.bent) - 1}", 0): row.times})
+        return _DescentForm("state", {(f"f{len(self.bent) - 1}", 0): row.times})
 
     def _ask(self, w: Combination) -> None:
         if not self.asked or self.asked[-1] != w:
@@ -238,23 +212,22 @@ class _DescentForms:
 
     def _apply(self, node: Node, a: _DescentForm) -> _DescentForm | None:
         if a.number is not None:
-            value = _affine(compose(node.attr, trees.Number(a.number)))
+            value = polynomial(compose(node.attr, trees.Number(a.number)))
             if value is not None:
-                return _number(value[0])
+                return _number(sum(value, Fraction(0)))
             if not node.samples:
                 return None
-        line = _affine(node.attr)
-        if line is not None:
-            shift, slope = line
+        line = polynomial(node.attr)
+        if line is not None and len(line) < 3:
+            shift, slope = (*line, Fraction(0), Fraction(0))[:2]
             if not shift:
                 return a.scaled(slope)
-            if a.residual is not None and a.residual.f is None:
-                return _DescentForm(residual=_added(a.residual.scaled(slope), _Residual(one=shift)))
-        r = a.residual
-        if r is None:
+            if a.kind == "residual" and a.f is None:
+                return self._add(node, a.scaled(slope), _number(shift))
+        if a.kind != "residual":
             return None
-        f = node.attr if r.f is None else compose(node.attr, _multiple(r.times, r.f))
-        return _DescentForm(residual=_Residual(r.p, r.label, r.one, f))
+        f = node.attr if a.f is None else compose(node.attr, _multiple(a.times, a.f))
+        return replace(a, f=f, times=Fraction(1))
 
     # ----------------------------------------------------------------------------- the recurrence
 
@@ -284,7 +257,7 @@ class _DescentForms:
     def _gradient(self, t: int, w: Combination) -> Combination:
         if self.bent:
             return {(f"f{t}", 0): Fraction(1)}
-        return _sum({(g, k + 1): c for (g, k), c in w.items()}, {_B: Fraction(-1)})
+        return _sum(_curved(w), {_B: Fraction(-1)})
 
     def _function(self, path: list[Combination]) -> str | None:
         if not self.bent:
@@ -322,10 +295,9 @@ def _times(a: Combination, factor: Fraction) -> Combination:
     return {key: factor * c for key, c in a.items()} if factor else {}
 
 
-def _added(a: _Residual, b: _Residual) -> _Residual | None:
-    if a.f is None and b.f is None:
-        return _Residual(_sum(a.p, b.p), a.label + b.label, a.one + b.one)
-    return None
+def _curved(a: Combination) -> Combination:
+    """H times a combination."""
+    return {(g, k + 1): c for (g, k), c in a.items()}
 
 
 def _solved(
@@ -353,38 +325,3 @@ def _solved(
 
 def _multiple(factor: Fraction, tree: trees.Node) -> trees.Node:
     return tree if factor == 1 else trees.Operation("*", (trees.Number(factor), tree))
-
-
-def _affine(tree: trees.Node) -> Line | None:
-    """(shift, slope) of a function that is a line."""
-    if isinstance(tree, trees.Number):
-        return tree.value, Fraction(0)
-    if isinstance(tree, trees.Variable):
-        return Fraction(0), Fraction(1)
-    parts = [_affine(a) for a in tree.arguments]
-    lines = [part for part in parts if part is not None]
-    known = _LINES.get(tree.name)
-    return None if known is None or len(lines) < len(parts) else known(*lines)
-
-
-def _product(a: Line, b: Line) -> Line | None:
-    return None if a[1] and b[1] else (a[0] * b[0], a[0] * b[1] + b[0] * a[1])
-
-
-def _quotient(a: Line, b: Line) -> Line | None:
-    return None if b[1] or not b[0] else (a[0] / b[0], a[1] / b[0])
-
-
-def _power(a: Line, b: Line) -> Line | None:
-    whole = not a[1] and not b[1] and b[0].denominator == 1
-    return (a[0] ** int(b[0]), Fraction(0)) if whole and (a[0] or b[0] > 0) else None
-
-
-_LINES: dict[str, Callable[..., Line | None]] = {
-    "neg": lambda a: (-a[0], -a[1]),
-    "+": lambda a, b: (a[0] + b[0], a[1] + b[1]),
-    "-": lambda a, b: (a[0] - b[0], a[1] - b[1]),
-    "*": _product,
-    "/": _quotient,
-    "^": _power,
-}

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.certificates import Certificate, Enclosure
+from iceform.certificates import Certificate, DerivationStep, Enclosure
 from iceform.codec import decode, encode
 from iceform.errors import ProgramError, TargetError
 from iceform.heads import Design, Vocabulary
@@ -18,6 +18,7 @@ from iceform.heads.design import mirrored, unmirrored
 from iceform.targets.architectures import ARCHITECTURES, Architecture, architecture
 from iceform.targets.domain import DataDomain
 from iceform.targets.enclosed import Ball
+from iceform.targets.rounding import KernelRounding
 from iceform.validation import guard
 
 KINDS: dict[str, type[Target]] = {}
@@ -41,10 +42,6 @@ model = ice.targets.load(path)
 print(model.prompt(X, y))  # token ids
 print(model.spec.run(network, X, y))  # what is generated after them, read
 print(ice.check(path, X, y))"""
-
-
-# Hides tokens: e^-4096 underflows, and it beats every logit of a table by far.
-MASK = 4096.0
 
 
 class Target(ABC):
@@ -132,6 +129,17 @@ class Target(ABC):
         self, domain: DataDomain, attention: str = "any", **parameters: Any
     ) -> Certificate:
         """A proven bound for all data in the domain, with this attention (any: both kinds)."""
+
+    def certified(
+        self, terms: dict[str, float], domain: dict[str, Any], a: KernelRounding,
+        derivation: tuple[DerivationStep, ...], assumptions: tuple[str, ...] = (),
+        compared: str = "stock network's answer - exact algorithm's",
+    ) -> Certificate:  # fmt: skip
+        """The certificate of an error that is the sum of these terms, in stock kernels."""
+        return Certificate.total(
+            terms, domain=domain, dtype=a.dtype, backend=f"transformers, {a.backend}",
+            derivation=derivation, assumptions=a.assumptions + assumptions, compared=compared,
+        )  # fmt: skip
 
     def sizes(self) -> dict[str, Any]:
         """Everything that the weights depend on, as JSON: the fields that no prompt holds."""

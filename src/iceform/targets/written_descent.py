@@ -38,6 +38,7 @@ from iceform.targets.decimal_reference import linear_steps
 from iceform.targets.decoding import COPIED, Decoder
 from iceform.targets.domain import DataDomain
 from iceform.targets.linear_error_bound import LinearErrorBound
+from iceform.targets.pieces import added
 from iceform.targets.rounding import EPSILON, SECOND_ORDER, KernelRounding
 from iceform.validation import check_size
 
@@ -105,10 +106,8 @@ class WrittenDescent(Decoder):
         return self.copy(f"gather coordinate {k}", shifts, moves, ("begin", "x"))
 
     def _gradient(self) -> tuple[Head, ...]:
-        def moves(c: float) -> tuple[Move, ...]:
-            return tuple(Move(Row.of("a", k), {("g", k): -c}) for k in range(self.dim))
-
-        return self.pair_heads("a", ("begin", *self._coordinates), ("begin", "x", "y"), moves)
+        hidden, others = ("begin", *self._coordinates), ("begin", "x", "y")
+        return self.pair_heads("a", hidden, others, lambda c: added("a", self.dim, {"g": -c}))
 
     def _select(self, k: int) -> Head:
         before = self._coordinates[k - 1]  # of coordinate 0: the last one
