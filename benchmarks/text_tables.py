@@ -45,12 +45,12 @@ def library() -> str:
         "| text | settings | prompt | run | wrong | `generate()` |",
         "|---|---|---:|---:|---:|---|",
     ]
-    for row in sorted(rows, key=lambda row: row["name"]):
+    for row in sorted(rows, key=lambda row: (bool(row["settings"]), row["name"])):
         settings = ", ".join(f"{k} {v}" for k, v in row["settings"].items())
         made = {True: "equal", False: "DIFFERS", None: ""}[row.get("greedy_equal")]
+        name = f"`{row['name']}`" if settings else row["name"]  # texts are typed, and have none
         lines.append(
-            f"| {row['name'].replace('_', ' ')} | {settings} | {row['prompt']} | {row['tokens']} "
-            f"| {row['wrong']} | {made} |"
+            f"| {name} | {settings} | {row['prompt']} | {row['tokens']} | {row['wrong']} | {made} |"
         )
     return "\n".join(lines)
 

@@ -3,10 +3,14 @@
 ``python -m tests.claims`` prints the ledger.
 """
 
+import json
 from fnmatch import fnmatch
 
 import pytest
 
+from benchmarks.text_tables import LIBRARY
+from iceform.computer.library import EXAMPLES
+from iceform.targets.text import TEXTS
 from tests.claims.check import claims, loose, lost, unbound
 from tests.claims.quotes import STATED
 from tests.claims.scan import COUNTED, ROOT, numbers, pages
@@ -80,6 +84,14 @@ def test_what_is_stated_stands_on_a_page():
         )
     ]
     assert not dead
+
+
+def test_the_one_file_ran_every_text_and_the_whole_library():
+    kept = json.loads(LIBRARY.read_text(encoding="utf-8"))
+    assert kept["iceform"] is False
+    assert {row["name"] for row in kept["rows"]} == {*TEXTS, *EXAMPLES}
+    assert not any(row["wrong"] for row in kept["rows"])
+    assert all(row.get("greedy_equal", True) for row in kept["rows"])
 
 
 def test_every_source_says_what_it_is():

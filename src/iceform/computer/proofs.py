@@ -181,7 +181,8 @@ def enclose(
             error = refuse(
                 f"{why} with {bits} bits; change the data, the number of steps, or what is "
                 "compared. Equal numbers are a tie at any precision: write z > 0 for relu(z) > 0, "
-                "and a bit less than 0.5 for what a share of the samples is compared with",
+                "v > v.max() - 1e-4 for the largest component, u < v - 1e-4 where a sample meets "
+                "itself, and a bit less than 0.5 for what a share of the samples is compared with",
                 why.place,
             )
             raise PrecisionError(str(error))
@@ -256,7 +257,8 @@ def _check_ties(balls: Balls, gaps: Mapping[Node, float]) -> None:
                 f"a comparison came within {nearest:.3g} of a tie, and its table tells values "
                 f"{at_most(gap, '.3g')} apart; change the data or what they are compared with, or "
                 "narrow the "
-                "range: the domain, bounds={...} of a name, ice.bounded of a value",
+                "range: the domain, bounds={...} of a name, ice.bounded of a value; where a sample "
+                "meets itself, leave it a gap: u < v - 1e-4",
                 node.place,
             )
             raise PrecisionError(str(error))

@@ -437,7 +437,11 @@ def lifted(value: Any, beside: Value) -> Value:
 def one_hot(index: Value, length: int) -> Value:
     """A vector of ``length`` components: 1 at ``index``, a whole number, and 0 elsewhere."""
     if not isinstance(index, Value) or index.width is not None:
-        raise refuse("one_hot takes one whole number of the program", source_line())
+        raise refuse(
+            "one_hot takes one whole number of the program; for a place that never changes write "
+            "ice.constant([0, 1, 0])",
+            source_line(),
+        )
     found: Value = lifted(range(length), index) == index
     return found
 
