@@ -31,13 +31,11 @@ from iceform_estimators.algorithms.record import Peer, option
 from iceform_estimators.machine import MachineRun, Source
 from iceform_estimators.machine.fixed_schedule import SOLVERS, PlannedDomain
 from iceform_estimators.machine.problem import (
-    Encoding,
     LinearProblem,
     Metric,
     Scaling,
     metric_of,
     needs_sharpening,
-    slip_of,
 )
 from iceform_estimators.machine.proofs import Dependence, Proof, enclose, lower, norm_of
 from iceform_estimators.machine.solvers import Iterate, Solution, nesterov
@@ -126,7 +124,7 @@ class ElasticNet(LinearModel):
 
     def thresholds(self, scaling: Scaling) -> Tensor:
         """Of the coefficients' absolute values, on scaled data."""
-        return thresholds_of(scaling, self.alpha * self.l1_ratio)
+        return scaling.thresholds(self.alpha * self.l1_ratio)
 
     def coordinates(self, problem: LinearProblem, w: Tensor) -> None:
         """Thresholds are of scaled coefficients; so are the passes until the support is known."""
@@ -155,12 +153,6 @@ def sparse_result(model: LinearModel, problem: LinearProblem, thresholds: Tensor
     parts = {"n_nonzero": kept, "n_thresholds": loop.lookups, "on_support": loop.done}
     how = prove_nonnegative if positive else prove_sparse
     return fitted(model, problem, solution, how(problem, solution.w, thresholds), parts)
-
-
-def thresholds_of(scaling: Scaling, alpha: float) -> Tensor:
-    """Of the penalty alpha |coef|_1, for coefficients of scaled data; none for the intercept."""
-    thresholds = alpha / (scaling.scale * scaling.size)
-    return torch.cat([thresholds, thresholds.new_zeros(1)]) if scaling.intercept else thresholds
 
 
 class _Proximal:
@@ -479,20 +471,12 @@ def _screen(
 def _mean_square(problem: LinearProblem, w: Tensor) -> float:
     """No less than (1/n) ||r||^2 + sum q w^2."""
     rows, weight = problem.source.rows, problem.source.total
-    total, slips = problem.source.reduce(_Squares(problem.encoding, w))
+    encoding = problem.encoding
+
+    def squares(x: Tensor, y: Tensor) -> list[Tensor]:
+        _, z, slip, _ = encoding.lines(x, y, w)
+        return [encoding.weigh(part.square(), y).sum() for part in (z, slip)]
+
+    total, slips = problem.source.reduce(squares)
     root = math.sqrt(float(total) / weight) + math.sqrt(float(slips) / weight)
     return (1 + (rows + len(w) + 8) * UNIT) * (root**2 + float(problem.ridge @ w.square()))
-
-
-@dataclass(frozen=True, eq=False)
-class _Squares:
-    """sum_i c_i r_i^2 of a chunk, and the same of what r_i is off by."""
-
-    encoding: Encoding
-    w: Tensor
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples, labels, _ = self.encoding(x, y)
-        off = slip_of(samples, self.w, labels)
-        r = samples @ self.w - labels
-        return [self.encoding.weigh(part.square(), y).sum() for part in (r, off)]

@@ -154,7 +154,12 @@ class LinearModel(EstimationAlgorithm):
         """Refuse labels that the loss is not defined for."""
         loss = self.loss()
         if loss.kind != "residual" and self.positive_label() is None:
-            source.reduce(_LabelCheck(loss))
+
+            def checked(x: Tensor, y: Tensor) -> list[Tensor]:
+                loss.check_labels(split(y)[0])
+                return [y.new_zeros(())]
+
+            source.reduce(checked)
 
     def problem(self, machine: Any, source: Source) -> LinearProblem:
         """The objective on scaled data."""
@@ -278,17 +283,6 @@ def fitted_choices(problem: ChoiceProblem, solution: Solution) -> Result:
     )  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False)
-class _LabelCheck:
-    """Raises where a label is not what a loss takes."""
-
-    loss: Loss
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        self.loss.check_labels(split(y)[0])
-        return [y.new_zeros(())]
-
-
 def fitted(
     model: LinearModel,
     problem: LinearProblem,
@@ -356,7 +350,15 @@ def _about_fitted_values(
     """Where coefficients are not unique: the fitted values still are."""
     scaling = problem.scaling
     worst = scaling.size * proof.movement(problem)
-    moved, size = problem.source.largest(_FittedTask(scaling.mean, found, told))
+    (coef, intercept), (other, constant) = found, told
+
+    def lines(x: Tensor, y: Tensor) -> list[Tensor]:
+        """The largest difference of fitted values, and the terms they add up."""
+        apart = x @ (coef - other) + (intercept - constant)
+        sizes = (x.abs() + scaling.mean.abs()) @ (coef.abs() + other.abs())
+        return [apart.abs().max(), (sizes + intercept.abs() + constant.abs()).max()]
+
+    moved, size = problem.source.largest(lines)
     rounding = (len(found[0]) + 16) * UNIT * (float(size) + abs(scaling.center))
     step = DerivationStep(
         "fitted", "distance of the fitted values", worst, "D max_i ||x_i||_{H^{-1}}"
@@ -376,21 +378,6 @@ def _about_fitted_values(
         compared="fitted - optimally fitted",
         excess=certificate.excess,
     )
-
-
-@dataclass(frozen=True, eq=False)
-class _FittedTask:
-    """Largest difference of two models' fitted values in a chunk, and the terms they add up."""
-
-    mean: Tensor
-    found: tuple[Tensor, Tensor]
-    told: tuple[Tensor, Tensor]
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        (coef, intercept), (other, constant) = self.found, self.told
-        moved = x @ (coef - other) + (intercept - constant)
-        sizes = (x.abs() + self.mean.abs()) @ (coef.abs() + other.abs())
-        return [moved.abs().max(), (sizes + intercept.abs() + constant.abs()).max()]
 
 
 @dataclass(frozen=True)

@@ -31,10 +31,8 @@ from torch import Tensor
 from iceform.arithmetic import NOISE, exactly
 from iceform.errors import BoundError, ProgramError
 from iceform.expressions import Loss
-from iceform.tables import Interpolant
 from iceform.validation import check_positive
 from iceform_estimators.machine.problem import (
-    Encoding,
     LinearProblem,
     Scaling,
     check_magnitude,
@@ -71,7 +69,7 @@ class PlannedDomain:
 
     def check(self, source: Source, *, labels: bool) -> None:
         """Refuse data that are not in it."""
-        x, y = (float(t) for t in source.largest(_LargestSample()))
+        x, y = map(float, source.largest(lambda x, y: [x.abs().max(), y.abs().max()]))
         if not x <= self.bound:
             raise BoundError(
                 f"max |x| is {x:.4g}, stated is bound = {exactly(self.bound)}; state a larger "
@@ -83,12 +81,6 @@ class PlannedDomain:
                 f"max |y| is {y:.4g}, stated is label_bound = {exactly(self.label_bound)}; state a "
                 "larger one, or scale the labels"
             )
-
-
-@dataclass(frozen=True, eq=False)
-class _LargestSample:
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        return [x.abs().max(), y.abs().max()]
 
 
 @dataclass(eq=False)
@@ -115,45 +107,13 @@ class InsideProblem(LinearProblem):
 
     def gradient(self, w: Tensor, *, trial: bool = False) -> Tensor:
         """One pass, whatever it meets."""
-        task = _Sum(self.machine, self.table.on(self.reach), self.encoding, w)
-        (total,) = self.source.reduce(task)
+        machine, table, encoding = self.machine, self.table.on(self.reach), self.encoding
+        (total,) = self.source.reduce(
+            lambda x, y: [machine.total(machine.look_ups(table, *encoding.written(x, y, w)))]
+        )
         self.passes += 1
         self.machine.ledger.note("readout", _SUMS)
         return total / self.source.rows + self.ridge * w
-
-
-@dataclass(frozen=True, eq=False)
-class _Sum:
-    """sum_i (A(w.x_i - y_i) - o_i) x_i of a chunk by the frozen machine."""
-
-    machine: MachineRun
-    table: Interpolant
-    encoding: Encoding
-    w: Tensor
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        prompt = self.machine.look_ups(self.table, *self.encoding.written(x, y, self.w))
-        return [self.machine.total(prompt)]
-
-
-@dataclass(frozen=True, eq=False)
-class _Means:
-    """Sums of samples and labels of a chunk by the frozen machine, in units of their bounds."""
-
-    machine: MachineRun
-    domain: PlannedDomain
-    labels: bool
-
-    def _sum(self, values: Tensor) -> Tensor:
-        minus, none = values.new_full((len(values),), -1.0), values.new_zeros(values.shape[1])
-        prompt = self.machine.look_ups(IDENTITY.on(2.0), values, minus, none)
-        return self.machine.total(prompt)
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples = self._sum(x / self.domain.bound)
-        if not self.labels:
-            return [samples]
-        return [samples, self._sum(y[:, None] / self.domain.label_bound)]
 
 
 def _scaling(
@@ -164,7 +124,17 @@ def _scaling(
     mean = torch.zeros(source.dim, dtype=torch.float64, device=source.device)
     center, wide = 0.0, 1.0
     if centred:
-        sums = source.reduce(_Means(machine, domain, labels))
+
+        def total(values: Tensor) -> Tensor:
+            """The sum by the frozen machine, in units of the bound."""
+            minus, none = values.new_full((len(values),), -1.0), values.new_zeros(values.shape[1])
+            return machine.total(machine.look_ups(IDENTITY.on(2.0), values, minus, none))
+
+        def means(x: Tensor, y: Tensor) -> list[Tensor]:
+            given = [x / domain.bound, y[:, None] / domain.label_bound][: 1 + labels]
+            return [total(values) for values in given]
+
+        sums = source.reduce(means)
         mean, wide = domain.bound * sums[0] / source.rows, 2.0
         center = domain.label_bound * float(sums[1]) / source.rows if labels else 0.0
         what = "samples and labels" if labels else "samples"
@@ -191,7 +161,7 @@ def problem_inside(
         )
     scaling = _scaling(machine, source, domain, loss, intercept)
     ridge = scaling.penalty(l2)
-    thresholds = _thresholds(scaling, l1) if l1 else None
+    thresholds = scaling.thresholds(l1) if l1 else None
     low, high = _spectrum(scaling, float(ridge[0]), loss)
     if thresholds is not None:
         reach = math.sqrt(source.dim + 1) / float(thresholds[0]) + 2
@@ -202,12 +172,6 @@ def problem_inside(
     )
     problem.passes = int(intercept) * (1 + (loss.kind == "residual"))
     return problem
-
-
-def _thresholds(scaling: Scaling, l1: float) -> Tensor:
-    """Of the penalty l1 |coef|_1, for coefficients of scaled data; none for the intercept."""
-    thresholds = l1 / (scaling.scale * scaling.size)
-    return torch.cat([thresholds, thresholds.new_zeros(int(scaling.intercept))])
 
 
 def _spectrum(scaling: Scaling, penalty: float, loss: Loss) -> tuple[float, float]:

@@ -35,7 +35,6 @@ H is the Gram matrix of :math:`(B_k - \sum_l p_{il} B_l) \otimes x_i` with the w
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -52,8 +51,10 @@ from iceform.validation import check_capacity
 from iceform_estimators.machine.problem import (
     TURNED,
     Coordinates,
+    Encoding,
     LinearProblem,
     Scaling,
+    gram_of,
     metric_of,
 )
 from iceform_estimators.machine.proofs import (
@@ -119,16 +120,6 @@ def basis(classes: int, like: Tensor) -> Tensor:
     return (rows / (r * (r + 1)).sqrt()).to(like)
 
 
-@dataclass(frozen=True, eq=False)
-class _Labels:
-    """Largest label of a chunk and, where one is no class's number, infinity."""
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        labels, _ = split(y)
-        wrong = (labels != labels.round()) | (labels < 0)
-        return [torch.where(wrong, math.inf, labels).max()]
-
-
 @dataclass(eq=False)
 class ChoiceProblem(LinearProblem):
     """F in the coordinates V, flattened: rows of K - 1 by p.
@@ -144,7 +135,14 @@ class ChoiceProblem(LinearProblem):
     def __post_init__(self) -> None:
         self.check_range()
         self.machine.check_dim(self.scaling.dim)
-        (most,) = self.source.largest(_Labels())
+
+        def largest(x: Tensor, y: Tensor) -> list[Tensor]:
+            """The largest label and, where one is no class's number, infinity."""
+            labels, _ = split(y)
+            wrong = (labels != labels.round()) | (labels < 0)
+            return [torch.where(wrong, math.inf, labels).max()]
+
+        (most,) = self.source.largest(largest)
         if not float(most) < self.classes:
             raise BoundError(
                 f"labels of {self.classes} classes are 0, ..., {self.classes - 1}; the data hold "
@@ -194,9 +192,26 @@ class ChoiceProblem(LinearProblem):
 
     def _sums(self, w: Tensor, turned: Tensor) -> Tensor:
         """T' times the mean gradient of the loss at V = w, T being ``turned``."""
-        blocks = turned.reshape(self.classes - 1, self.scaling.dim, -1)
-        task = _MultinomialSlope(self.machine, self.scaling, self.rows(w), self.basis, blocks)
-        (total,) = self.source.reduce(task)
+        machine, keys, line = self.machine, self.rows(w), IDENTITY.on(_HIGHEST)
+        blocks = turned.reshape(self.classes - 1, self.scaling.dim, -1)  # T_r, one after the other
+
+        def slope(x: Tensor, y: Tensor) -> list[Tensor]:
+            """sum_i c_i sum_r h_ir T_r'x_i, by the frozen machine throughout."""
+            samples, factors = self.scaling.samples(x), split(y)[1]
+            heights = (choose(machine, keys, samples) - _own(y, len(keys))) @ self.basis
+            total = samples.new_zeros(blocks.shape[2])
+            for block, height in zip(blocks, heights.mT, strict=True):
+                for at in range(0, len(total), machine.dim):
+                    columns = block[:, at : at + machine.dim]
+                    if bool(columns.any()):
+                        zeros = columns.new_zeros(columns.shape[1])
+                        asked = machine.look_ups(
+                            line, samples @ columns, -height, zeros, None, factors
+                        )
+                        total[at : at + machine.dim] += machine.total(asked).to(total)
+            return [total]
+
+        (total,) = self.source.reduce(slope)
         self.passes += 1
         note = self.machine.ledger.note
         note("readout", "probabilities of the classes")
@@ -215,14 +230,26 @@ class ChoiceProblem(LinearProblem):
     def hessian(self, w: Tensor, *, majorizer: bool = False) -> Tensor:
         """In V; its majorizer is half the samples' second moments for every column of V."""
         self.machine.ledger.note("host", "Gram matrix of the samples, weighed by the curvature")
+        scaling, keys, basis = self.scaling, self.rows(w), self.basis
+
+        def curvature(x: Tensor, y: Tensor) -> list[Tensor]:
+            """sum_i c_i B'(diag p_i - p_i p_i')B (x) x_i x_i'."""
+            samples = scaling.samples(x)
+            p = (samples @ keys.mT).softmax(1)
+            rows = []
+            for column in basis.mT:
+                spread = p * (column - (p @ column)[:, None])
+                bent = _weighed(spread @ basis, y)
+                rows.append(samples.mT @ (bent[:, :, None] * samples[:, None, :]).flatten(1))
+            return [torch.cat(rows)]
+
         if majorizer:
-            (gram,) = self.source.reduce(_WeightedGram(self.scaling))
-            half = 0.5 * gram / self.source.total
-            matrix: Tensor = torch.kron(torch.eye(self.classes - 1).to(half), half)
+            plain = Encoding(scaling, "glm")
+            half = gram_of(self.source, plain, scaling.mean.new_zeros(scaling.dim), torch.ones_like)
+            matrix = torch.kron(torch.eye(self.classes - 1).to(half), half / 2)
         else:
-            (matrix,) = self.source.reduce(_Curvature(self.scaling, self.rows(w), self.basis))
-            matrix = matrix / self.source.total
-        return matrix + torch.diag(self._penalty)
+            (matrix,) = self.source.reduce(curvature)
+        return matrix / self.source.total + torch.diag(self._penalty)
 
 
 def _weighed(values: Tensor, y: Tensor) -> Tensor:
@@ -235,63 +262,6 @@ def _own(y: Tensor, classes: int) -> Tensor:
     """1 for each sample's own class, shape (n, K)."""
     labels = split(y)[0]
     return (labels[:, None] == torch.arange(classes, device=y.device)).to(y)
-
-
-@dataclass(frozen=True, eq=False)
-class _MultinomialSlope:
-    """sum_i c_i sum_r h_ir T_r'x_i of a chunk, by the frozen machine throughout."""
-
-    machine: MachineRun
-    scaling: Scaling
-    w: Tensor
-    basis: Tensor
-    turned: Tensor  # T_r, (K - 1, p, (K - 1) p)
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples, factors = self.scaling.samples(x), split(y)[1]
-        heights = (choose(self.machine, self.w, samples) - _own(y, len(self.w))) @ self.basis
-        line, wide = IDENTITY.on(_HIGHEST), self.machine.dim
-        total = samples.new_zeros(self.turned.shape[2])
-        for block, height in zip(self.turned, heights.mT, strict=True):
-            for at in range(0, len(total), wide):
-                columns = block[:, at : at + wide]
-                if bool(columns.any()):
-                    zeros = columns.new_zeros(columns.shape[1])
-                    asked = self.machine.look_ups(
-                        line, samples @ columns, -height, zeros, None, factors
-                    )
-                    total[at : at + wide] += self.machine.total(asked).to(total)
-        return [total]
-
-
-@dataclass(frozen=True, eq=False)
-class _WeightedGram:
-    """sum_i c_i x_i x_i' of a chunk."""
-
-    scaling: Scaling
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples = self.scaling.samples(x)
-        return [_weighed(samples, y).mT @ samples]
-
-
-@dataclass(frozen=True, eq=False)
-class _Curvature:
-    """sum_i c_i B'(diag p_i - p_i p_i')B (x) x_i x_i' of a chunk."""
-
-    scaling: Scaling
-    w: Tensor
-    basis: Tensor
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples = self.scaling.samples(x)
-        p = (samples @ self.w.mT).softmax(1)
-        rows = []
-        for column in self.basis.mT:
-            spread = p * (column - (p @ column)[:, None])
-            bent = _weighed(spread @ self.basis, y)
-            rows.append(samples.mT @ (bent[:, :, None] * samples[:, None, :]).flatten(1))
-        return [torch.cat(rows)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -345,29 +315,12 @@ class _Enclosure:
         return gram, slips.flatten()
 
 
-@dataclass(frozen=True, eq=False)
-class _ClassLeverage:
-    """Largest ||(e_k - e_l) (x) x_i||_{H^{-1}} of a chunk, by the two largest of one class."""
-
-    scaling: Scaling
-    turned: Tensor  # (K, p, rank): e_k (x) . in coordinates in which H is the identity
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples = self.scaling.samples(x)
-        lengths = torch.stack([(samples @ one).norm(dim=1) for one in self.turned], 1)
-        return [lengths.topk(2, dim=1).values.sum(1).max()]
-
-
-def _merged(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
-    return [a + b for a, b in zip(first, second, strict=True)]
-
-
 def prove_choices(problem: ChoiceProblem, w: Tensor) -> Proof:
     """A bound of the distance from W, whose rows add up to about 0, to the optimum in V."""
     problem.machine.ledger.note("host", "the proof: gradient and curvature at the answer, enclosed")
     source, b = problem.source, problem.basis
     task = _Enclosure(problem.scaling, w, b, source.count)
-    total, error, gram, slips = source.combine(task, _merged)
+    total, error, gram, slips = source.reduce(task)
     weight = source.total
     penalty = problem.ridge * w
     common = problem.ridge * w.mean(0).abs()  # of the penalty, what V does not see
@@ -386,7 +339,15 @@ def prove_choices(problem: ChoiceProblem, w: Tensor) -> Proof:
     )
     parts = metric.whitener.reshape(problem.classes - 1, -1, metric.rank)
     turned = torch.einsum("kr,rpm->kpm", b, parts)
-    (far,) = source.largest(_ClassLeverage(problem.scaling, turned))
+    scaling = problem.scaling
+
+    def leverage(x: Tensor, y: Tensor) -> list[Tensor]:
+        """The largest ||(e_k - e_l) (x) x_i||_{H^{-1}}, by the two largest of one class."""
+        samples = scaling.samples(x)
+        lengths = torch.stack([(samples @ one).norm(dim=1) for one in turned], 1)
+        return [lengths.topk(2, dim=1).values.sum(1).max()]
+
+    (far,) = source.largest(leverage)
     return self_concordant(metric, nu, float(far), first)
 
 

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from iceform.arithmetic import UNIT
 from iceform.arithmetic.double_double import SUMMED, DoubleDouble, dot, pair
-from iceform_estimators.machine.problem import Encoding, LinearProblem, Metric, metric_of, slip_of
+from iceform_estimators.machine.problem import LinearProblem, Metric, metric_of
 
 _TURNS = 3  # each shows about seven more digits of a singular value, and there are sixteen
 _WHITE = 0.25  # the least eigenvalue of a Gram matrix that counts as white
@@ -47,36 +47,6 @@ Weigh = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 def evenly(z: Tensor, slip: Tensor) -> tuple[Tensor, Tensor]:
     """The curvature 1 of a squared residual, which is off by nothing."""
     return torch.ones_like(z), torch.zeros_like(slip)
-
-
-@dataclass(frozen=True, eq=False)
-class WhitenedTask:
-    """G, A, B and W of a chunk."""
-
-    encoding: Encoding
-    w: Tensor
-    weigh: Weigh
-    turned: Tensor  # T, (p, r)
-    doubled: bool
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples, labels, _ = self.encoding(x, y)
-        weights, lost = self.weigh(samples @ self.w - labels, slip_of(samples, self.w, labels))
-        weights, lost = (self.encoding.weigh(part, y) for part in (weights, lost))
-        seen, off = self._seen(x, y, samples)
-        gram = (seen * weights[:, None]).mT @ seen
-        size = seen.square().sum(1)
-        return [gram, weights @ size, weights @ off.square().sum(1), lost @ size]
-
-    def _seen(self, x: Tensor, y: Tensor, samples: Tensor) -> tuple[Tensor, Tensor]:
-        """T'x_i, and what it may be off by."""
-        most = samples.abs() @ self.turned.abs()
-        if not self.doubled:
-            return samples @ self.turned, (samples.shape[1] + 4) * UNIT * most
-        rows = DoubleDouble(samples, self.encoding.lows(x, y)[0])
-        columns = [dot(rows, pair(column.expand_as(samples))) for column in self.turned.mT]
-        seen = torch.stack([column.double() for column in columns], 1)
-        return seen, UNIT * seen.abs() + 8 * SUMMED * most
 
 
 @dataclass(frozen=True)
@@ -147,15 +117,34 @@ class _Sweep:
         """G, and what it may be off by in norm."""
         whole = turned.new_zeros(len(self.w), turned.shape[1])
         whole[self.kept] = turned
-        rows, source = self.problem.source.rows, self.problem.source
-        task = WhitenedTask(self.problem.encoding, self.w, self.weigh, whole, self._doubled)
-        gram, length, off, lost = (part / source.total for part in source.reduce(task))
+        source, encoding = self.problem.source, self.problem.encoding
+
+        def sums(x: Tensor, y: Tensor) -> list[Tensor]:
+            """G, A, B and W."""
+            samples, z, slip, _ = encoding.lines(x, y, self.w)
+            weights, lost = (encoding.weigh(part, y) for part in self.weigh(z, slip))
+            seen, off = self._seen(x, y, samples, whole)
+            gram = (seen * weights[:, None]).mT @ seen
+            size = seen.square().sum(1)
+            return [gram, weights @ size, weights @ off.square().sum(1), lost @ size]
+
+        gram, length, off, lost = (part / source.total for part in source.reduce(sums))
         penalty = (self.problem.ridge[self.kept, None] * turned).mT @ turned
         a, b = float(length), float(off)
-        summed = (rows + source.count + 32) * UNIT * a
+        summed = (source.rows + source.count + 32) * UNIT * a
         rest = 16 * len(self.w) * UNIT * float(penalty.diagonal().sum())
         noise = 2 * math.sqrt(a * b) + b + summed + rest + 2 * float(lost)
         return gram + penalty, _COVER * noise
+
+    def _seen(self, x: Tensor, y: Tensor, samples: Tensor, turned: Tensor) -> tuple[Tensor, Tensor]:
+        """T'x_i, and what it may be off by."""
+        most = samples.abs() @ turned.abs()
+        if not self._doubled:
+            return samples @ turned, (samples.shape[1] + 4) * UNIT * most
+        rows = DoubleDouble(samples, self.problem.encoding.lows(x, y)[0])
+        columns = [dot(rows, pair(column.expand_as(samples))) for column in turned.mT]
+        seen = torch.stack([column.double() for column in columns], 1)
+        return seen, UNIT * seen.abs() + 8 * SUMMED * most
 
     @property
     def _doubled(self) -> bool:
