@@ -10,11 +10,12 @@ the rest) predict by a look-up of x.w + b. Other families are in
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from inspect import isfunction, signature
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from inspect import Parameter, isfunction, signature
 from numbers import Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, dataclass_transform
 
 import numpy as np
 import torch
@@ -41,7 +42,7 @@ from iceform_estimators.algorithms import EstimationAlgorithm, LinearClassifier,
 from iceform_estimators.machine import ArraySource, Machine, Source, stored
 from iceform_estimators.machine.program import moved
 from iceform_estimators.machine.stream import read_line
-from iceform_estimators.tuning import SLACK
+from iceform_estimators.tuning import SLACK, TOLERANCE
 
 _BORDER = (
     *("fit", "partial_fit", "predict", "predict_proba", "decision_function", "transform", "score"),
@@ -91,21 +92,12 @@ class _ReadOnly:
         self.__array_interface__ = {**array.__array_interface__, "data": (address, False)}
 
 
-class InContextEstimator(BaseEstimator):  # type: ignore[misc]
-    """An estimator on a frozen machine: a subclass names its algorithm, and lists its parameters.
+@dataclass_transform(kw_only_default=True, field_specifiers=(field,))
+class Declared(BaseEstimator):  # type: ignore[misc]
+    """An estimator whose parameters are fields: ``__init__`` is written by what a class declares.
 
-    Attributes
-    ----------
-    certificate_
-        Proven distance of the answer from the exact one.
-    attestation_
-        Which weights ran, and what running rows again literally has shown.
-    ledger_
-        What was computed where.
-    digest_
-        SHA-256 of the frozen weights.
-    n_passes_
-        Passes of the frozen machine over the data.
+    A parameter of the peer that is no field is taken where it asks for nothing, and refused with
+    the reason otherwise.
     """
 
     algorithm: ClassVar[type[EstimationAlgorithm]]
@@ -124,8 +116,11 @@ class InContextEstimator(BaseEstimator):  # type: ignore[misc]
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         guard(cls, [name for name in _BORDER if isfunction(vars(cls).get(name))])
-        if "algorithm" in vars(cls):
-            InContextEstimator.classes[cls.algorithm] = cls
+        if "__init__" not in vars(cls):
+            dataclass(cls, kw_only=True, eq=False, repr=False)
+            cls.__init__ = _taking_hints(cls.__init__)  # type: ignore[method-assign]
+        if "algorithm" in vars(cls) and issubclass(cls, InContextEstimator):
+            cls.classes[cls.algorithm] = cls
             takes = [name for name in OF_ESTIMATORS if name in signature(cls).parameters]
             cls._parameter_constraints = {
                 **{
@@ -135,17 +130,48 @@ class InContextEstimator(BaseEstimator):  # type: ignore[misc]
                 **{name: OF_ESTIMATORS[name] for name in takes},
             }
 
-    def __init__(self, device: str | None = None, backend: str = "auto", **peer: Any) -> None:
-        for name, value in peer.items():
-            refuse(self.algorithm, name, value)
-        self.device, self.backend = device, backend
-
     def set_params(self, **params: Any) -> Any:
         """As scikit-learn's; what has no meaning here is refused with the reason."""
         own = self.get_params(deep=True)
         for name in [name for name in params if name not in own and "__" not in name]:
             refuse(self.algorithm, name, params.pop(name))
         return super().set_params(**params)
+
+
+def _taking_hints(written: Callable[..., None]) -> Callable[..., None]:
+    """``__init__`` of the fields, which takes or refuses the peer's other parameters."""
+    told = signature(written)
+
+    @wraps(written)
+    def init(self: Declared, *given: Any, **named: Any) -> None:
+        for name in [name for name in named if name not in told.parameters]:
+            refuse(self.algorithm, name, named.pop(name))
+        written(self, *given, **named)
+
+    peer = Parameter("peer", Parameter.VAR_KEYWORD, annotation=Any)
+    init.__signature__ = told.replace(parameters=[*told.parameters.values(), peer])  # type: ignore[attr-defined]
+    return init
+
+
+class InContextEstimator(Declared):
+    """An estimator on a frozen machine: a subclass names its algorithm, and lists its parameters.
+
+    Attributes
+    ----------
+    certificate_
+        Proven distance of the answer from the exact one.
+    attestation_
+        Which weights ran, and what running rows again literally has shown.
+    ledger_
+        What was computed where.
+    digest_
+        SHA-256 of the frozen weights.
+    n_passes_
+        Passes of the frozen machine over the data.
+    """
+
+    device: str | None = None
+    backend: str = "auto"
 
     def as_algorithm(self, column: int = 0) -> EstimationAlgorithm:
         """The algorithm with this estimator's parameters; of an array, that of one column."""
@@ -369,19 +395,10 @@ class Scored:
 class LinearEstimator(Scored, RegressorMixin, InContextEstimator):  # type: ignore[misc]
     """Fits coefficients by passes, predicts by a look-up of x.w + b."""
 
-    def __init__(
-        self,
-        fit_intercept: bool,
-        tol: float,
-        max_iter: int | None,
-        precondition: str,
-        device: str | None,
-        backend: str,
-        **peer: Any,
-    ) -> None:
-        super().__init__(device, backend, **peer)
-        self.fit_intercept, self.tol = fit_intercept, tol
-        self.max_iter, self.precondition = max_iter, precondition
+    fit_intercept: bool = True
+    tol: float = TOLERANCE
+    max_iter: int | None = 1000
+    precondition: str = "whiten"
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Write the prompts of the data and loop the frozen machine over them.
@@ -536,18 +553,9 @@ class Sparse(LinearEstimator):
 class Separator(Scored, ClassifierMixin, InContextEstimator):  # type: ignore[misc]
     """One line, or one for each class."""
 
-    def __init__(
-        self,
-        fit_intercept: bool,
-        max_iter: int,
-        class_weight: Mapping[Any, float] | str | None,
-        device: str | None,
-        backend: str,
-        **peer: Any,
-    ) -> None:
-        super().__init__(device, backend, **peer)
-        self.fit_intercept, self.max_iter = fit_intercept, max_iter
-        self.class_weight = class_weight
+    fit_intercept: bool = True
+    max_iter: int = 1000
+    class_weight: Mapping[Any, float] | str | None = None
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Fit one line, or one for each class.
@@ -574,7 +582,7 @@ class Separator(Scored, ClassifierMixin, InContextEstimator):  # type: ignore[mi
         models = self._models(model)
         fits = [self._as_stored(machine.run(one, source), source) for one in models]
         self._keep(machine, *fits, sources=[source] * len(fits), each="class")
-        self.certificates_: list[Certificate] = [fit.certificate for fit in fits]
+        self.certificates_ = [fit.certificate for fit in fits]
         self.coef_ = np.vstack([self._cast(fit.coef) for fit in fits])
         self.intercept_ = np.hstack([self._cast(fit.intercept) for fit in fits])
         # A loop without a tolerance ends where it ends; what it kept says how.

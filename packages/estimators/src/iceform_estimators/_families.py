@@ -10,8 +10,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import field, replace
 from numbers import Integral
 from typing import Any
 
@@ -114,8 +114,8 @@ class AveragingEstimator(Scored, RegressorMixin, _StoredSamples):  # type: ignor
 class _Neighbours(_StoredSamples):
     """Finds neighbours in the prompt."""
 
-    n_neighbors: int
-    weights: Any
+    n_neighbors: int = field(default=5, kw_only=False)
+    weights: str | Callable[[Any], Any] | None = "uniform"
 
     def as_algorithm(self, column: int = 0) -> EstimationAlgorithm:
         """As of any estimator; a function of distances is the estimator's own."""
@@ -300,14 +300,14 @@ class Vote(Scored, ClassifierMixin, _Neighbours):  # type: ignore[misc]
 class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, InContextEstimator):  # type: ignore[misc]
     """Directions, each found one taken out of the prompt."""
 
-    n_components: Any
-    random_state: Any
-    whiten: bool
-    n_components_: int
-    mean_: Any
-    explained_variance_: Any
-    explained_variance_ratio_: Any
-    singular_values_: Any
+    n_components: int | float | str | None = field(default=None, kw_only=False)
+    random_state: Any = None
+    whiten: bool = False
+    n_components_: int = field(init=False)
+    mean_: Any = field(init=False)
+    explained_variance_: Any = field(init=False)
+    explained_variance_ratio_: Any = field(init=False)
+    singular_values_: Any = field(init=False)
 
     def fit(self, X: Any, y: Any = None) -> Any:
         """Find the directions.
