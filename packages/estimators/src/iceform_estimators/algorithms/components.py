@@ -8,7 +8,7 @@ component's prompt holds the samples with the found ones removed (deflation).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -31,7 +31,7 @@ from iceform.errors import ProgramError
 from iceform.heads import LookUps
 from iceform_estimators.algorithms.examples import ellipse
 from iceform_estimators.algorithms.in_memory import in_memory, unweighed
-from iceform_estimators.algorithms.record import EstimationAlgorithm, Peer, option
+from iceform_estimators.algorithms.record import EstimationAlgorithm, Peer, setting
 from iceform_estimators.machine import MachineRun, Source
 from iceform_estimators.machine.problem import STRAIGHT, Scaling, check_magnitudes, swept
 from iceform_estimators.machine.sources import each
@@ -82,24 +82,23 @@ class PCA(EstimationAlgorithm):
     )
     example = staticmethod(ellipse)
 
-    n_components: int | None = field(
-        default=None,
-        metadata=option(
-            "How many components; all of them where it is not given.",
-            kind=int,
-            low=1,
-            optional=True,
-            slider=(1, 2),
-        ),
+    n_components: int | None = setting(
+        None,
+        "How many components; all of them where it is not given.",
+        kind=int,
+        low=1,
+        optional=True,
+        slider=(1, 2),
     )
     tol: float = 1e-12
     max_passes: int = 300
-    seed: int = field(
-        default=0,
+    seed: int = setting(
+        0,
+        "Seed of the random starts.",
+        low=0,
+        estimator="random_state",
+        command=False,
         kw_only=True,
-        metadata=option(
-            "Seed of the random starts.", low=0, estimator="random_state", command=False
-        ),
     )
 
     def count(self, rows: int, dim: int) -> int:

@@ -27,7 +27,7 @@ from iceform.certificates import DerivationStep, Result
 from iceform.validation import check_choice
 from iceform_estimators.algorithms.examples import flats
 from iceform_estimators.algorithms.linear import LinearModel, fitted, fitted_inside
-from iceform_estimators.algorithms.record import Peer, option
+from iceform_estimators.algorithms.record import Peer, setting
 from iceform_estimators.machine import MachineRun, Source
 from iceform_estimators.machine.fixed_schedule import SOLVERS, PlannedDomain
 from iceform_estimators.machine.problem import (
@@ -93,26 +93,19 @@ class ElasticNet(LinearModel):
     example = staticmethod(flats)
     several: ClassVar[bool] = True
 
-    alpha: float = field(
-        default=1.0, metadata=option("The penalty's weight.", low=0, slider=PENALTY_SLIDER)
+    alpha: float = setting(1.0, "The penalty's weight.", low=0, slider=PENALTY_SLIDER)
+    l1_ratio: float = setting(
+        0.5, "Share of the absolute values in the penalty, 0 to 1.", low=0, high=1, slider=(0, 1)
     )
-    l1_ratio: float = field(
-        default=0.5,
-        metadata=option(
-            "Share of the absolute values in the penalty, 0 to 1.", low=0, high=1, slider=(0, 1)
-        ),
+    positive: bool = setting(
+        False, "Whether coefficients must not be negative.", command=False, kw_only=True
     )
-    positive: bool = field(
-        default=False,
+    max_passes: int = setting(
+        20000,
+        "Most passes of the frozen machine over the data.",
+        low=1,
+        estimator="max_iter",
         kw_only=True,
-        metadata=option("Whether coefficients must not be negative.", command=False),
-    )
-    max_passes: int = field(
-        default=20000,
-        kw_only=True,
-        metadata=option(
-            "Most passes of the frozen machine over the data.", low=1, estimator="max_iter"
-        ),
     )
 
     solver: str = field(default="auto", kw_only=True)

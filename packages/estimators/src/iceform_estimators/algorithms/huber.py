@@ -24,7 +24,7 @@ from iceform.certificates import DerivationStep, Excess, Result
 from iceform.expressions import Loss, loss_named
 from iceform_estimators.algorithms.examples import outliers
 from iceform_estimators.algorithms.linear import LinearModel, fitted
-from iceform_estimators.algorithms.record import Peer, option
+from iceform_estimators.algorithms.record import Peer, setting
 from iceform_estimators.machine import ArraySource, MachineRun, Source
 from iceform_estimators.machine.problem import (
     SCALED,
@@ -89,16 +89,10 @@ class Huber(LinearModel):
     )
     example = staticmethod(outliers)
 
-    epsilon: float = field(
-        default=HUBER_EPSILON,
-        metadata=option(
-            "Where squares end, in units of the residuals' scale.", low=1, slider=(1, 5)
-        ),
+    epsilon: float = setting(
+        HUBER_EPSILON, "Where squares end, in units of the residuals' scale.", low=1, slider=(1, 5)
     )
-    alpha: float = field(
-        default=HUBER_ALPHA,
-        metadata=option("The penalty's weight.", low=0, slider=PENALTY_SLIDER),
-    )
+    alpha: float = setting(HUBER_ALPHA, "The penalty's weight.", low=0, slider=PENALTY_SLIDER)
 
     begin_scale: float | None = field(default=None, kw_only=True, compare=False, repr=False)
 

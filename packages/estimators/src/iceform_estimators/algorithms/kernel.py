@@ -7,7 +7,7 @@ e^{-gamma ||q - x_j||^2} up to a factor that cancels: |x|^2 is a feature of a sa
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -20,7 +20,7 @@ from iceform.heads import LARGEST_LOGIT, SoftmaxAverage
 from iceform.validation import unit_roundoff
 from iceform_estimators.algorithms.examples import wave
 from iceform_estimators.algorithms.in_memory import centred, check_near, in_memory
-from iceform_estimators.algorithms.record import EstimationAlgorithm, Peer, labels_of, option
+from iceform_estimators.algorithms.record import EstimationAlgorithm, Peer, labels_of, setting
 from iceform_estimators.machine import ArraySource, Machine, MachineRun, Source
 
 _ROOM = 1 << 22  # weights at once
@@ -78,16 +78,14 @@ class KernelRegression(EstimationAlgorithm):
     peer: ClassVar[Peer | None] = Peer("sklearn.metrics.pairwise.euclidean_distances", made=_Peer)
     example = staticmethod(wave)
 
-    gamma: float | str = field(
-        default="scott",
-        metadata=option(
-            "The kernel is exp(-gamma |x - x'|^2).",
-            kind=float,
-            low=0,
-            open="low",
-            choices=("scott", "scale"),
-            slider=(0.1, 1000),
-        ),
+    gamma: float | str = setting(
+        "scott",
+        "The kernel is exp(-gamma |x - x'|^2).",
+        kind=float,
+        low=0,
+        open="low",
+        choices=("scott", "scale"),
+        slider=(0.1, 1000),
     )
 
     def gamma_for(self, source: ArraySource) -> float:

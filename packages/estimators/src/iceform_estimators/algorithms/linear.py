@@ -21,7 +21,7 @@ from iceform.heads import LookUps
 from iceform.tables import Interpolant
 from iceform.validation import check_positive, plain_tensor
 from iceform_estimators.algorithms.in_memory import in_memory
-from iceform_estimators.algorithms.record import EstimationAlgorithm, option
+from iceform_estimators.algorithms.record import EstimationAlgorithm, setting
 from iceform_estimators.machine import Machine, MachineRun, Source
 from iceform_estimators.machine.fixed_schedule import PlannedDomain, descend_inside, problem_inside
 from iceform_estimators.machine.multinomial import (
@@ -92,32 +92,28 @@ class LinearModel(EstimationAlgorithm):
     family: ClassVar[str] = "line"
     response: ClassVar[Callable[[Tensor], Tensor] | None] = None
 
-    fit_intercept: bool = field(
-        default=True,
-        kw_only=True,
-        metadata=option("Whether there is an intercept; it is not penalised.", command=False),
+    fit_intercept: bool = setting(
+        True, "Whether there is an intercept; it is not penalised.", command=False, kw_only=True
     )
-    tol: float = field(
-        default=TOLERANCE,
+    tol: float = setting(
+        TOLERANCE,
+        "Length of the last step, relative to the coefficients.",
+        low=0,
+        open="low",
         kw_only=True,
-        metadata=option(
-            "Length of the last step, relative to the coefficients.", low=0, open="low"
-        ),
     )
-    max_passes: int = field(
-        default=1000,
+    max_passes: int = setting(
+        1000,
+        "Most passes of the frozen machine over the data.",
+        low=0,
+        estimator="max_iter",
         kw_only=True,
-        metadata=option(
-            "Most passes of the frozen machine over the data.", low=0, estimator="max_iter"
-        ),
     )
-    precondition: str = field(
-        default="whiten",
+    precondition: str = setting(
+        "whiten",
+        "How steps are scaled: whiten (Newton's method), diagonal or none (momentum).",
+        choices=PRECONDITIONERS,
         kw_only=True,
-        metadata=option(
-            "How steps are scaled: whiten (Newton's method), diagonal or none (momentum).",
-            choices=PRECONDITIONERS,
-        ),
     )
     begin: tuple[Tensor, Tensor] | None = field(
         default=None, kw_only=True, compare=False, repr=False

@@ -15,7 +15,7 @@ from iceform.validation import check_choice, check_positive, check_size
 from iceform_estimators.algorithms.examples import flats
 from iceform_estimators.algorithms.in_memory import in_memory
 from iceform_estimators.algorithms.linear import LinearClassifier, fitted_choices, fitted_inside
-from iceform_estimators.algorithms.record import Peer, option
+from iceform_estimators.algorithms.record import Peer, setting
 from iceform_estimators.machine import Machine, MachineRun, Source
 from iceform_estimators.machine.fixed_schedule import SOLVERS, PlannedDomain
 from iceform_estimators.machine.multinomial import ChoiceProblem, chances, prompts
@@ -65,14 +65,12 @@ class Logistic(LinearClassifier):
     )
     example = staticmethod(lambda: flats("let"))
 
-    C: float = field(
-        default=1.0,
-        metadata=option(
-            "The inverse of the penalty's weight; inf for none.",
-            low=0,
-            open="low, infinite",
-            slider=C_SLIDER,
-        ),
+    C: float = setting(
+        1.0,
+        "The inverse of the penalty's weight; inf for none.",
+        low=0,
+        open="low, infinite",
+        slider=C_SLIDER,
     )
 
     classes: int = field(default=2, kw_only=True)

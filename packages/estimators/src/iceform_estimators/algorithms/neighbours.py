@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -48,7 +48,7 @@ from iceform.validation import unit_roundoff
 from iceform_estimators.algorithms.examples import blobs, wave
 from iceform_estimators.algorithms.in_memory import centred, check_labels, check_near, in_memory
 from iceform_estimators.algorithms.index_codes import IndexCodes
-from iceform_estimators.algorithms.record import EstimationAlgorithm, Peer, option
+from iceform_estimators.algorithms.record import EstimationAlgorithm, Peer, setting
 from iceform_estimators.machine import Machine, MachineRun, Source
 from iceform_estimators.tuning import SMALLEST
 
@@ -94,16 +94,12 @@ class KNeighbors(EstimationAlgorithm):
     peer: ClassVar[Peer | None] = Peer("sklearn.neighbors.KNeighborsRegressor")
     example = staticmethod(wave)
 
-    n_neighbors: int = field(
-        default=5, metadata=option("How many neighbours are averaged.", low=1, slider=(1, 50))
-    )
-    weights: str = field(
-        default="uniform",
+    n_neighbors: int = setting(5, "How many neighbours are averaged.", low=1, slider=(1, 50))
+    weights: str = setting(
+        "uniform",
+        "How they are weighed: uniform, or by the inverse of the distance.",
+        choices=("uniform", "distance"),
         kw_only=True,
-        metadata=option(
-            "How they are weighed: uniform, or by the inverse of the distance.",
-            choices=("uniform", "distance"),
-        ),
     )
 
     def opening(self, machine: MachineRun, source: Source) -> SoftmaxAverage:

@@ -27,7 +27,7 @@ from iceform.expressions import Loss, ScalarFunction
 from iceform.tables import Interpolant
 from iceform_estimators.algorithms.examples import blobs
 from iceform_estimators.algorithms.linear import LinearClassifier, line_result
-from iceform_estimators.algorithms.record import Peer, option
+from iceform_estimators.algorithms.record import Peer, setting
 from iceform_estimators.machine import Machine, MachineRun, Source
 from iceform_estimators.machine.problem import SCALED, Encoding, GradientTask
 from iceform_estimators.machine.proofs import data_of
@@ -74,12 +74,12 @@ class Perceptron(LinearClassifier):
     penalised: ClassVar[bool] = False
     example = staticmethod(blobs)
 
-    max_passes: int = field(
-        default=100,
+    max_passes: int = setting(
+        100,
+        "Most passes of the frozen machine over the data.",
+        low=1,
+        estimator="max_iter",
         kw_only=True,
-        metadata=option(
-            "Most passes of the frozen machine over the data.", low=1, estimator="max_iter"
-        ),
     )
     tol: float = field(default=TOLERANCE, init=False)  # a mistake is a mistake
     precondition: str = field(default="diagonal", init=False)

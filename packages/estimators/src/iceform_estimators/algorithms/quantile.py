@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -23,7 +23,7 @@ from iceform_estimators.algorithms.pinball import (
     still_open,
     through_samples,
 )
-from iceform_estimators.algorithms.record import Peer, option
+from iceform_estimators.algorithms.record import Peer, setting
 from iceform_estimators.algorithms.thresholds import minimise_penalised, prove_penalised
 from iceform_estimators.machine.convexity_bounds import of_degree_one
 from iceform_estimators.machine.problem import Coordinates, LinearProblem, Scaling
@@ -80,22 +80,17 @@ class Quantile(LinearModel):
     penalised: ClassVar[bool] = False
     example = staticmethod(fan)
 
-    quantile: float = field(
-        default=0.5,
-        metadata=option(
-            "Which quantile, between 0 and 1.", low=0, high=1, open="low high", slider=SHARE_SLIDER
-        ),
+    quantile: float = setting(
+        0.5, "Which quantile, between 0 and 1.", low=0, high=1, open="low high", slider=SHARE_SLIDER
     )
-    alpha: float = field(default=0.0, metadata=option("The penalty's weight.", low=0))
-    width: float | None = field(
-        default=None,
-        metadata=option(
-            "Width of a rounded corner, in deviations of the labels; without one it is sharp.",
-            kind=float,
-            low=0,
-            open="low",
-            optional=True,
-        ),
+    alpha: float = setting(0.0, "The penalty's weight.", low=0)
+    width: float | None = setting(
+        None,
+        "Width of a rounded corner, in deviations of the labels; without one it is sharp.",
+        kind=float,
+        low=0,
+        open="low",
+        optional=True,
     )
 
     def loss(self) -> Loss:

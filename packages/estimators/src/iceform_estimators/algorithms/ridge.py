@@ -15,7 +15,7 @@ from iceform.validation import check_choice
 from iceform_estimators.algorithms.elastic_net import sparse_result
 from iceform_estimators.algorithms.examples import flats
 from iceform_estimators.algorithms.linear import LinearModel, fitted, fitted_inside
-from iceform_estimators.algorithms.record import Peer, labels_of, option
+from iceform_estimators.algorithms.record import Peer, labels_of, setting
 from iceform_estimators.algorithms.recursive_least_squares import Recursion
 from iceform_estimators.machine import MachineRun, Source
 from iceform_estimators.machine.fixed_schedule import SOLVERS, PlannedDomain
@@ -55,13 +55,9 @@ class Ridge(LinearModel):
 
     several: ClassVar[bool] = True
 
-    alpha: float = field(
-        default=1.0, metadata=option("The penalty's weight.", low=0, slider=(1e-3, 1e3))
-    )
-    positive: bool = field(
-        default=False,
-        kw_only=True,
-        metadata=option("Whether coefficients must not be negative.", command=False),
+    alpha: float = setting(1.0, "The penalty's weight.", low=0, slider=(1e-3, 1e3))
+    positive: bool = setting(
+        False, "Whether coefficients must not be negative.", command=False, kw_only=True
     )
     solver: str = field(default="auto", kw_only=True)
     bound: float = field(default=1.0, kw_only=True)
