@@ -197,20 +197,14 @@ class InContextEstimator(Declared):
     def _source(self, X: Any, y: Any, sample_weight: Any = None, **checks: Any) -> Source:
         """Validated data to walk over; Dask collections stay where they are."""
         if is_dask(X):
-            from iceform_estimators.machine.dask import DaskSource
-
-            self._check_dask(X, sample_weight)
-            self._check_columns(X, reset=checks.get("reset", True))
-            self._check_labels(y)
-            return DaskSource(X, y)
+            return self._lazy(X, y, sample_weight, reset=checks.get("reset", True))
         X, y = self._validated(X, y, **checks)
         return self._arrays(X, y, self._weights(sample_weight, X))
 
     def _arrays(self, X: Any, y: Any, weights: Any) -> ArraySource:
+        weights = None if weights is None else as_tensor(weights, self._device)
         x, y = as_tensor(X, self._device), as_tensor(y, self._device)
-        return ArraySource(
-            x, y, weights=None if weights is None else as_tensor(weights, self._device)
-        )
+        return ArraySource(x, y, weights=weights)
 
     def _validated(self, X: Any, y: Any, **checks: Any) -> tuple[Any, Any]:
         """Arrays, and the precision that the answer is stored in."""
@@ -241,7 +235,12 @@ class InContextEstimator(Declared):
             on_host(sample_weight, "sample_weight"), X, dtype=np.float64, ensure_non_negative=True
         )
 
-    def _check_dask(self, X: Any, sample_weight: Any) -> None:
+    def _lazy(
+        self, X: Any, y: Any, sample_weight: Any, *, reset: bool = True, classes: bool = False
+    ) -> Source:
+        """A Dask collection as it is, its classes numbered where that is asked for."""
+        from iceform_estimators.machine.dask import DaskSource
+
         given = {
             "class_weight": getattr(self, "class_weight", None),
             "sample_weight": sample_weight,
@@ -252,8 +251,18 @@ class InContextEstimator(Declared):
                     f"{name} of {type(self).__name__} is for arrays: chunks of a Dask collection "
                     f"bring labels and no weights; pass X.compute(), or no {name}"
                 )
-        single = getattr(X, "dtype", None) == np.float32
-        self._stored = np.dtype(np.float32 if single else np.float64)
+        self._check_columns(X, reset=reset)
+        if y is None:
+            raise ValueError(
+                f"This {type(self).__name__} estimator requires y to be passed, but the target y "
+                "is None."
+            )
+        self._stored = np.dtype(kind_of(X))
+        if not classes:
+            return DaskSource(X, y)
+        self.classes_ = DaskSource.classes(y)
+        check_classification_targets(self.classes_)
+        return DaskSource(X, y, classes=self.classes_)
 
     def _labelled(self, X: Any, y: Any, sample_weight: Any = None) -> Source:
         """As :meth:`_source`, with classes numbered in the order of ``classes_``.
@@ -261,14 +270,7 @@ class InContextEstimator(Declared):
         A class whose samples all weigh nothing is none.
         """
         if is_dask(X):
-            from iceform_estimators.machine.dask import DaskSource
-
-            self._check_dask(X, sample_weight)
-            self._check_columns(X, reset=True)
-            self._check_labels(y)
-            self.classes_ = DaskSource.classes(y)
-            check_classification_targets(self.classes_)
-            return DaskSource(X, y, classes=self.classes_)
+            return self._lazy(X, y, sample_weight, classes=True)
         X, y = self._validated(X, y)
         check_classification_targets(y)
         weights = self._weights(sample_weight, X)
@@ -296,13 +298,6 @@ class InContextEstimator(Declared):
             raise ValueError(
                 f"X has {X.shape[1]} features, but {type(self).__name__} is expecting "
                 f"{self.n_features_in_} features as input."
-            )
-
-    def _check_labels(self, y: Any) -> None:
-        if y is None:
-            raise ValueError(
-                f"This {type(self).__name__} estimator requires y to be passed, but the target y "
-                "is None."
             )
 
     def _by_blocks(
@@ -347,13 +342,12 @@ class InContextEstimator(Declared):
         """With what storing its coefficients in less than float64 may move them by."""
         if self._stored == np.float64:
             return found
-        kind = torch.float32 if self._stored == np.float32 else torch.float64
-        worst = float(moved(found.coef, kind).max())
+        worst = float(moved(found.coef, torch.float32).max())
         if "what" in found.certificate.domain:  # it speaks of fitted values
             reach = source.moments(products=False).largest
-            lines = reach @ moved(found.coef, kind) + moved(found.intercept, kind)
-            worst = SLACK * float(lines.max())
-        return stored(found, kind, worst)
+            off = (moved(part, torch.float32) for part in (found.coef, found.intercept))
+            worst = SLACK * float((reach @ next(off) + next(off)).max())
+        return stored(found, torch.float32, worst)
 
     def _keep(
         self, machine: Machine, *found: Result, sources: Sequence[Source] = (), each: str = "column"

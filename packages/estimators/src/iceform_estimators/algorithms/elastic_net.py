@@ -16,7 +16,7 @@ t = 0 that is least squares, or ridge regression, with signs.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -24,12 +24,10 @@ from torch import Tensor
 
 from iceform.arithmetic import UNIT
 from iceform.certificates import DerivationStep, Result
-from iceform.validation import check_choice
 from iceform_estimators.algorithms.examples import flats
-from iceform_estimators.algorithms.linear import LinearModel, fitted, fitted_inside
+from iceform_estimators.algorithms.linear import LinearModel, Planned, fitted
 from iceform_estimators.algorithms.record import Peer, setting
 from iceform_estimators.machine import MachineRun, Source
-from iceform_estimators.machine.fixed_schedule import SOLVERS, PlannedDomain
 from iceform_estimators.machine.problem import (
     LinearProblem,
     Metric,
@@ -57,7 +55,7 @@ _FAR_ENOUGH = 1e6  # in label deviations: some coefficient is zero before
 
 
 @dataclass(frozen=True)
-class ElasticNet(LinearModel):
+class ElasticNet(Planned):
     r"""Elastic net, both penalties, scikit-learn's convention.
 
     .. math:: \min \frac1{2n} \|Xw + b - y\|^2 + \alpha\Big(\rho\|w\|_1 + \frac{1-\rho}2\|w\|^2\Big)
@@ -68,14 +66,11 @@ class ElasticNet(LinearModel):
         The penalty.
     l1_ratio
         rho.
-    positive
-        Whether coefficients must not be negative.
     fit_intercept, tol, max_passes, precondition
         As for :class:`LinearModel`; "whiten" finishes on the support.
-    solver, bound, label_bound
-        "inside" plans its steps by these bounds of the entries of samples and labels, takes
-        ``max_passes`` of them, and leaves the host to write prompts and add answers up
-        (:mod:`iceform_estimators.machine.fixed_schedule`).
+    positive, solver, bound, label_bound
+        As for :class:`~iceform_estimators.algorithms.linear.Planned`; "inside" takes ``max_passes``
+        steps.
     """
 
     name: ClassVar[str] = "elastic-net"
@@ -97,9 +92,6 @@ class ElasticNet(LinearModel):
     l1_ratio: float = setting(
         0.5, "Share of the absolute values in the penalty, 0 to 1.", low=0, high=1, slider=(0, 1)
     )
-    positive: bool = setting(
-        False, "Whether coefficients must not be negative.", command=False, kw_only=True
-    )
     max_passes: int = setting(
         20000,
         "Most passes of the frozen machine over the data.",
@@ -107,10 +99,6 @@ class ElasticNet(LinearModel):
         estimator="max_iter",
         kw_only=True,
     )
-
-    solver: str = field(default="auto", kw_only=True)
-    bound: float = field(default=1.0, kw_only=True)
-    label_bound: float = field(default=1.0, kw_only=True)
 
     def l2(self, rows: float) -> float:
         return self.alpha * (1 - self.l1_ratio)
@@ -128,9 +116,9 @@ class ElasticNet(LinearModel):
         return how(problem, w, self.thresholds(problem.scaling))
 
     def stream(self, machine: MachineRun, source: Source) -> Result:
-        if check_choice("solver", self.solver, SOLVERS) == "inside":
-            domain = PlannedDomain(self.bound, self.label_bound)
-            return fitted_inside(self, machine, source, domain, self.alpha * self.l1_ratio)
+        planned = self.inside(machine, source, self.alpha * self.l1_ratio)
+        if planned is not None:
+            return planned
         problem = self.problem(machine, source)
         return sparse_result(self, problem, self.thresholds(problem.scaling))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -19,11 +20,16 @@ from iceform.errors import ProgramError, ShapeError
 from iceform.expressions import Loss, loss_named
 from iceform.heads import LookUps
 from iceform.tables import Interpolant
-from iceform.validation import check_positive, plain_tensor
+from iceform.validation import check_choice, check_positive, plain_tensor
 from iceform_estimators.algorithms.in_memory import in_memory
 from iceform_estimators.algorithms.record import EstimationAlgorithm, setting
 from iceform_estimators.machine import Machine, MachineRun, Source
-from iceform_estimators.machine.fixed_schedule import PlannedDomain, descend_inside, problem_inside
+from iceform_estimators.machine.fixed_schedule import (
+    SOLVERS,
+    PlannedDomain,
+    descend_inside,
+    problem_inside,
+)
 from iceform_estimators.machine.multinomial import (
     ChoiceProblem,
     certificate_of_choices,
@@ -38,11 +44,14 @@ from iceform_estimators.machine.problem import (
     Scaling,
     check_magnitudes,
 )
+from iceform_estimators.machine.program import with_terms
 from iceform_estimators.machine.proofs import Proof, certificate_of, prove
 from iceform_estimators.machine.solvers import PRECONDITIONERS, Solution, minimise, whitened_at
 from iceform_estimators.machine.sources import split
 from iceform_estimators.machine.stream import read_line, table_of
 from iceform_estimators.tuning import TOLERANCE
+
+FITTED = "fitted - optimally fitted"  # what a certificate bounds where coefficients are open
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,6 +245,35 @@ class LinearModel(EstimationAlgorithm):
         return fitted(self, problem, solution, self.prove(problem, solution.w))
 
 
+@dataclass(frozen=True)
+class Planned(LinearModel):
+    """A model of squares, whose passes may be planned before the first.
+
+    Parameters
+    ----------
+    positive
+        Whether coefficients must not be negative.
+    solver, bound, label_bound
+        "inside" plans its steps by these bounds of the entries of samples and labels, and the host
+        only writes prompts and adds answers up (:mod:`iceform_estimators.machine.fixed_schedule`).
+        "auto" takes fewer passes, in coordinates that the host computes from the data.
+    """
+
+    positive: bool = setting(
+        False, "Whether coefficients must not be negative.", command=False, kw_only=True
+    )
+    solver: str = field(default="auto", kw_only=True)
+    bound: float = field(default=1.0, kw_only=True)
+    label_bound: float = field(default=1.0, kw_only=True)
+
+    def inside(self, machine: MachineRun, source: Source, l1: float = 0.0) -> Result | None:
+        """The fit whose passes are planned, where that is asked for."""
+        if check_choice("solver", self.solver, SOLVERS) != "inside":
+            return None
+        domain = PlannedDomain(self.bound, self.label_bound)
+        return fitted_inside(self, machine, source, domain, l1)
+
+
 def fitted_inside(
     model: LinearModel, machine: MachineRun, source: Source, domain: PlannedDomain, l1: float = 0.0
 ) -> Result:
@@ -271,11 +309,9 @@ def fitted_choices(problem: ChoiceProblem, solution: Solution) -> Result:
     proof = prove_choices(problem, w)
     coef, intercept = raw_rows(problem.scaling, w)
     certificate, last = certificate_of_choices(problem, w, coef, intercept, proof)
-    run: MachineRun = problem.machine
-    return run.result(
-        coef, certificate, problem.passes, parts={"intercept": intercept},
-        errors={"intercept": last}, converged=solution.converged,
-        history=tuple(solution.history), predictor=LinearPredictor(run.machine, coef.mT, intercept),
+    return line_result(
+        problem.machine, (coef, intercept), certificate, problem.passes, last,
+        converged=solution.converged, history=tuple(solution.history),
     )  # fmt: skip
 
 
@@ -295,10 +331,8 @@ def fitted(
     coef, intercept = scaling.raw(solution.w)
     rows = scaling.functionals()
     certificate = certificate_of(proof, rows[: len(coef)], coef, source)
-    last = 0.0
+    last = intercept_error(proof, scaling, coef, intercept)
     if scaling.intercept:
-        slip = scaling.intercept_slip(coef, intercept)
-        last = float(proof.bounds(rows[len(coef) :]).sum() + slip)
         step = DerivationStep(
             "intercept", "bound of its distance", last, "D times its norm, and rounding"
         )
@@ -309,30 +343,41 @@ def fitted(
         coef, intercept = told
         last = math.inf if scaling.intercept else 0.0  # other coefficients may come with another
     return line_result(
-        model, problem.machine, (coef, intercept), certificate, problem.passes,
-        parts=parts or {}, intercept_error=last, converged=solution.converged,
+        problem.machine, (coef, intercept), certificate, problem.passes, last,
+        parts=parts or {}, response=type(model).response, converged=solution.converged,
         history=tuple(solution.history),
     )  # fmt: skip
 
 
+def intercept_error(proof: Proof, scaling: Scaling, coef: Tensor, intercept: Tensor) -> float:
+    """What an intercept is off by at most: by its distance on scaled data, and by rounding."""
+    if not scaling.intercept:
+        return 0.0
+    bounds = proof.bounds(scaling.functionals()[len(coef) :])
+    return float(bounds.sum() + scaling.intercept_slip(coef, intercept))
+
+
 def line_result(
-    model: EstimationAlgorithm,
     machine: MachineRun,
     line: tuple[Tensor, Tensor],
     certificate: Certificate,
     passes: int,
+    last: float,
     *,
-    parts: Mapping[str, Any],
-    intercept_error: float,
+    parts: Mapping[str, Any] = MappingProxyType({}),
+    response: Callable[[Tensor], Tensor] | None = None,
     **rest: Any,
 ) -> Result:
-    """The result of a run that ended with these coefficients and this intercept."""
+    """The result of a run that ended with a line; its intercept is off by ``last`` at most.
+
+    Of several classes the coefficients are rows.
+    """
     coef, intercept = line
-    response = getattr(type(model), "response", None)
+    along = coef.mT if coef.ndim > 1 else coef
     return machine.result(
-        coef, certificate, passes,
-        parts={"intercept": intercept, **parts}, errors={"intercept": intercept_error},
-        predictor=LinearPredictor(machine.machine, coef, intercept, response), **rest,
+        coef, certificate, passes, errors={"intercept": last},
+        parts={"intercept": intercept, **parts},
+        predictor=LinearPredictor(machine.machine, along, intercept, response), **rest,
     )  # fmt: skip
 
 
@@ -359,21 +404,13 @@ def _about_fitted_values(
     step = DerivationStep(
         "fitted", "distance of the fitted values", worst, "D max_i ||x_i||_{H^{-1}}"
     )
-    return Certificate.total(
-        {
-            "distance of the fitted values": worst,
-            "choice of the coefficients": float(moved),
-            "rounding": rounding,
-        },
-        domain={**certificate.domain, "what": "fitted values; the coefficients are not unique"},
-        dtype=certificate.dtype,
-        backend=certificate.backend,
-        derivation=(*certificate.derivation, step),
-        assumptions=certificate.assumptions,
-        kind=certificate.kind,
-        compared="fitted - optimally fitted",
-        excess=certificate.excess,
-    )
+    terms = {
+        "distance of the fitted values": worst,
+        "choice of the coefficients": float(moved),
+        "rounding": rounding,
+    }
+    domain = {**certificate.domain, "what": "fitted values; the coefficients are not unique"}
+    return with_terms(certificate, terms, step, compared=FITTED, domain=domain)
 
 
 @dataclass(frozen=True)

@@ -149,10 +149,10 @@ class Perceptron(LinearClassifier):
         for where, what in _LEDGER:
             machine.ledger.note(where, what)
         return line_result(
-            self, machine, (coef, intercept), certificate, passes,
+            machine, (coef, intercept), certificate, passes, constant if resolved else math.inf,
             # The answer is of columns that were scaled by these, which depend on how data are cut.
             parts={"n_mistakes": last.mistakes, "means": scaling.mean, "scales": scaling.scale},
-            intercept_error=constant if resolved else math.inf, converged=last.mistakes == 0,
+            converged=last.mistakes == 0,
         )  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from iceform_estimators.algorithms.record import Peer, setting
 from iceform_estimators.algorithms.thresholds import minimise_penalised, prove_penalised
 from iceform_estimators.machine.convexity_bounds import of_degree_one
 from iceform_estimators.machine.problem import Coordinates, LinearProblem, Scaling
+from iceform_estimators.machine.program import with_terms
 from iceform_estimators.machine.proofs import Proof, prove
 from iceform_estimators.machine.solvers import Solution, minimise
 from iceform_estimators.machine.sources import ArraySource, Source
@@ -206,10 +207,7 @@ class Quantile(LinearModel):
                 "distance to the optimum": float(off[:dim].max()),
                 "rounding": float(low[:dim].abs().max()),
             }
-            certificate = replace(
-                certificate, terms=terms, error=math.nextafter(math.fsum(terms.values()), math.inf),
-                derivation=(*proof.steps, step),
-            )  # fmt: skip
+            certificate = with_terms(replace(certificate, derivation=proof.steps), terms, step)
         coef, constant = whole[:dim], whole[dim:].sum()
         return replace(
             found, answer=coef, parts={**found.parts, "intercept": constant},

@@ -22,7 +22,7 @@ from iceform.arithmetic.double_double import SUMMED, DoubleDouble, add, dot, pai
 from iceform.certificates import DerivationStep, Result
 from iceform.errors import ProgramError
 from iceform.validation import check_positive
-from iceform_estimators.algorithms.linear import LinearPredictor
+from iceform_estimators.algorithms.linear import intercept_error, line_result
 from iceform_estimators.machine import MachineRun, Source
 from iceform_estimators.machine.problem import (
     STRAIGHT,
@@ -171,15 +171,8 @@ class Recursion:
             proof, rows[: len(coef)], coef, batch,
             domain={"data": f"all {self.rows} x {batch.dim} samples so far, as given"},
         )  # fmt: skip
-        last = 0.0
-        if self.fit_intercept:
-            slip = scaling.intercept_slip(coef, intercept)
-            last = float(proof.bounds(rows[len(coef) :]).sum() + slip)
-        return machine.result(
-            coef, certificate, self.passes,
-            parts={"intercept": intercept}, errors={"intercept": last},
-            predictor=LinearPredictor(machine.machine, coef, intercept),
-        )  # fmt: skip
+        last = intercept_error(proof, scaling, coef, intercept)
+        return line_result(machine, (coef, intercept), certificate, self.passes, last)
 
     def _again(self, sums: _Sums, computed: Metric, metric: Metric) -> Proof:
         """By the gradient of everything so far, from sums that are known to more digits."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -11,36 +11,29 @@ from torch import Tensor
 
 from iceform.certificates import Result
 from iceform.errors import ProgramError
-from iceform.validation import check_choice
 from iceform_estimators.algorithms.elastic_net import sparse_result
 from iceform_estimators.algorithms.examples import flats
-from iceform_estimators.algorithms.linear import LinearModel, fitted, fitted_inside
+from iceform_estimators.algorithms.linear import Planned, fitted
 from iceform_estimators.algorithms.record import Peer, labels_of, setting
 from iceform_estimators.algorithms.recursive_least_squares import Recursion
 from iceform_estimators.machine import MachineRun, Source
-from iceform_estimators.machine.fixed_schedule import SOLVERS, PlannedDomain
 from iceform_estimators.machine.problem import Coordinates, LinearProblem, Metric, Scaling
 
 _SEEN = 1e-10  # of the largest direction: smaller ones are rounding
 
 
 @dataclass(frozen=True)
-class Ridge(LinearModel):
+class Ridge(Planned):
     r"""Ridge regression, :math:`\min_{w,b} \|Xw + b - y\|^2 + \alpha \|w\|^2`.
 
     Parameters
     ----------
     alpha
         The penalty, scikit-learn's convention.
-    positive
-        Whether coefficients must not be negative.
     fit_intercept, tol, max_passes, precondition
         As for :class:`LinearModel`.
-    solver, bound, label_bound
-        "inside" plans its steps by these bounds of the entries of samples and
-        labels, and the host only writes prompts and adds answers up
-        (:mod:`iceform_estimators.machine.fixed_schedule`). "auto" takes fewer passes, in
-        coordinates that the host computes from the data.
+    positive, solver, bound, label_bound
+        As for :class:`~iceform_estimators.algorithms.linear.Planned`.
     """
 
     name: ClassVar[str] = "ridge"
@@ -56,12 +49,6 @@ class Ridge(LinearModel):
     several: ClassVar[bool] = True
 
     alpha: float = setting(1.0, "The penalty's weight.", low=0, slider=(1e-3, 1e3))
-    positive: bool = setting(
-        False, "Whether coefficients must not be negative.", command=False, kw_only=True
-    )
-    solver: str = field(default="auto", kw_only=True)
-    bound: float = field(default=1.0, kw_only=True)
-    label_bound: float = field(default=1.0, kw_only=True)
 
     def l2(self, rows: float) -> float:
         return self.alpha / rows
@@ -80,8 +67,9 @@ class Ridge(LinearModel):
 
     def stream(self, machine: MachineRun, source: Source) -> Result:
         """Of many solutions, the one of least norm."""
-        if check_choice("solver", self.solver, SOLVERS) == "inside":
-            return fitted_inside(self, machine, source, PlannedDomain(self.bound, self.label_bound))
+        planned = self.inside(machine, source)
+        if planned is not None:
+            return planned
         self.note_line(machine)
         problem = self.problem(machine, source)
         if self.positive:

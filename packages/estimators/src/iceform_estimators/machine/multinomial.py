@@ -57,6 +57,7 @@ from iceform_estimators.machine.problem import (
     gram_of,
     metric_of,
 )
+from iceform_estimators.machine.program import with_terms
 from iceform_estimators.machine.proofs import (
     Proof,
     certificate_of,
@@ -363,17 +364,14 @@ def certificate_of_choices(
     shared = w.mean(0).abs() + len(w) * UNIT * w.abs().amax(0)  # the exact rows add up to 0
     common = rows.abs() @ shared
     terms = {**certificate.terms, "sum of the classes' rows": float(common[:d].max())}
-    certificate = replace(
-        certificate, terms=terms, error=math.nextafter(math.fsum(terms.values()), math.inf)
-    )
     if not scaling.intercept:
-        return certificate, 0.0
+        return with_terms(certificate, terms), 0.0
     slips = [scaling.intercept_slip(a, b) for a, b in zip(coef, intercept, strict=True)]
     last = float(proof.bounds(along[d]).max() + common[d] + torch.stack(slips).max())
     step = DerivationStep(
         "intercepts", "bound of their distance", last, "D times their norm, and rounding"
     )
-    return replace(certificate, derivation=(*certificate.derivation, step)), last
+    return with_terms(certificate, terms, step), last
 
 
 def raw_rows(scaling: Scaling, w: Tensor) -> tuple[Any, Any]:
