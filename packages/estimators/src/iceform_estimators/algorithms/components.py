@@ -36,9 +36,8 @@ from iceform_estimators.machine import MachineRun, Source
 from iceform_estimators.machine.problem import STRAIGHT, Scaling, check_magnitudes, swept
 from iceform_estimators.machine.sources import each
 from iceform_estimators.machine.stream import IDENTITY
-from iceform_estimators.tuning import ROUNDED, SLACK
+from iceform_estimators.tuning import CLOSE, ROUNDED, SLACK
 
-_RANK = 1e-12  # of the largest variance: directions below it are rounding
 _LEDGER = (
     ("prompt", "samples less their mean and the components found, and v"),
     ("attention", STRAIGHT),
@@ -90,7 +89,7 @@ class PCA(EstimationAlgorithm):
         optional=True,
         slider=(1, 2),
     )
-    tol: float = 1e-12
+    tol: float = CLOSE
     max_passes: int = 300
     seed: int = setting(
         0,
@@ -245,7 +244,7 @@ class _Deflation:
                     self.rest = list(others)[:-1]
                 return vector, value
             ahead = images[-1] - basis.mT @ (basis @ images[-1])
-            if not float(ahead.norm()) > _RANK * top:
+            if not float(ahead.norm()) > CLOSE * top:
                 ahead = torch.randn(len(vector), generator=self.generator, dtype=torch.float64)
                 ahead = ahead.to(vector)
             ahead = self._orthogonal(ahead, torch.cat([self.found, basis]))

@@ -16,7 +16,7 @@ t = 0 that is least squares, or ridge regression, with signs.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -25,7 +25,7 @@ from torch import Tensor
 from iceform.arithmetic import UNIT
 from iceform.certificates import DerivationStep, Result
 from iceform_estimators.algorithms.examples import flats
-from iceform_estimators.algorithms.linear import LinearModel, Planned, fitted
+from iceform_estimators.algorithms.linear import LinearModel, fitted, planned
 from iceform_estimators.algorithms.record import Peer, setting
 from iceform_estimators.machine import MachineRun, Source
 from iceform_estimators.machine.problem import (
@@ -39,7 +39,16 @@ from iceform_estimators.machine.proofs import Dependence, Proof, enclose, lower,
 from iceform_estimators.machine.solvers import Iterate, Solution, nesterov
 from iceform_estimators.machine.stream import CLIP
 from iceform_estimators.machine.whitening import evenly, sharpened
-from iceform_estimators.tuning import PEER_TOLERANCE, PENALTY_SLIDER, ROUNDED, SLACK
+from iceform_estimators.tuning import (
+    APART,
+    CLOSE,
+    FAR,
+    PEER_TOLERANCE,
+    PENALTY_SLIDER,
+    ROUNDED,
+    SATURATED,
+    SLACK,
+)
 
 _HOST = (
     "momentum, and where it begins anew",
@@ -50,12 +59,10 @@ _HOST = (
 _BURST = 25  # proximal passes between attempts to finish on the support
 _POLISH = 6  # passes of one attempt at most
 _SWAPS = 200  # coefficients that may enter or leave in one attempt
-_LEVEL = 2.0**10  # in thresholds: far beyond the kinks
-_FAR_ENOUGH = 1e6  # in label deviations: some coefficient is zero before
 
 
 @dataclass(frozen=True)
-class ElasticNet(Planned):
+class ElasticNet(LinearModel):
     r"""Elastic net, both penalties, scikit-learn's convention.
 
     .. math:: \min \frac1{2n} \|Xw + b - y\|^2 + \alpha\Big(\rho\|w\|_1 + \frac{1-\rho}2\|w\|^2\Big)
@@ -68,9 +75,10 @@ class ElasticNet(Planned):
         rho.
     fit_intercept, tol, max_passes, precondition
         As for :class:`LinearModel`; "whiten" finishes on the support.
-    positive, solver, bound, label_bound
-        As for :class:`~iceform_estimators.algorithms.linear.Planned`; "inside" takes ``max_passes``
-        steps.
+    positive
+        Whether coefficients must not be negative.
+    solver, bound, label_bound
+        As for :class:`Ridge`; "inside" takes ``max_passes`` steps.
     """
 
     name: ClassVar[str] = "elastic-net"
@@ -92,6 +100,9 @@ class ElasticNet(Planned):
     l1_ratio: float = setting(
         0.5, "Share of the absolute values in the penalty, 0 to 1.", low=0, high=1, slider=(0, 1)
     )
+    positive: bool = setting(
+        False, "Whether coefficients must not be negative.", command=False, kw_only=True
+    )
     max_passes: int = setting(
         20000,
         "Most passes of the frozen machine over the data.",
@@ -99,6 +110,10 @@ class ElasticNet(Planned):
         estimator="max_iter",
         kw_only=True,
     )
+
+    solver: str = field(default="auto", kw_only=True)
+    bound: float = field(default=1.0, kw_only=True)
+    label_bound: float = field(default=1.0, kw_only=True)
 
     def l2(self, rows: float) -> float:
         return self.alpha * (1 - self.l1_ratio)
@@ -116,9 +131,10 @@ class ElasticNet(Planned):
         return how(problem, w, self.thresholds(problem.scaling))
 
     def stream(self, machine: MachineRun, source: Source) -> Result:
-        planned = self.inside(machine, source, self.alpha * self.l1_ratio)
-        if planned is not None:
-            return planned
+        bounds, l1 = (self.bound, self.label_bound), self.alpha * self.l1_ratio
+        inside = planned(self, machine, source, bounds, l1)
+        if inside is not None:
+            return inside
         problem = self.problem(machine, source)
         return sparse_result(self, problem, self.thresholds(problem.scaling))
 
@@ -160,7 +176,7 @@ class _Proximal:
         self.metric = metric_of(self.hessian, problem.source.rows)
         self.eta = 1 / (self.metric.largest or 1.0)
         # What rounding and the look-up leave in directions that the samples do not see.
-        self._unseen = 1e-9 * float(thresholds.norm()) or math.inf
+        self._unseen = APART * float(thresholds.norm()) or math.inf
         self.lookups = 0
         self.done = False
         self.history: list[float] = []
@@ -224,7 +240,7 @@ class _Proximal:
             if crossed:
                 support, signs = (w != 0) | free, torch.sign(w)
                 continue
-            slack = self.tol * float(self.thresholds.max()) + 1e-12
+            slack = self.tol * float(self.thresholds.max()) + CLOSE
             pull = -gradient if self.positive else gradient.abs()
             outside = ~support & (pull > self.thresholds + slack)
             if not bool(outside.any()):
@@ -276,7 +292,7 @@ class _Proximal:
         """
         unseen = metric.unseen(stand.gradient * support) * support
         if float(unseen.norm()) > self._unseen:
-            return unseen * (_FAR_ENOUGH / unseen.abs().max()), math.inf
+            return unseen * (FAR / unseen.abs().max()), math.inf
         return stand.step * support, stand.length
 
 
@@ -297,7 +313,7 @@ def soft_threshold(machine: MachineRun, u: Tensor, tau: Tensor) -> Tensor:
     if not bool(active.any()):
         return u
     # Far beyond its kinks the clip is level: what is cut off there is read as the same.
-    ratio = (u[active] / tau[active]).clamp(-_LEVEL, _LEVEL)
+    ratio = (u[active] / tau[active]).clamp(-SATURATED, SATURATED)
     table = CLIP.on(float(ratio.abs().max()))
     left = u[active] - tau[active] * machine.look_up(table, ratio)
     # What is certified to be nothing but the look-up's error is zero.

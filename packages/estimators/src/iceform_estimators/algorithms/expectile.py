@@ -24,9 +24,7 @@ from iceform_estimators.algorithms.linear import LinearModel
 from iceform_estimators.algorithms.record import Peer, labels_of, setting
 from iceform_estimators.machine.problem import LinearProblem, metric_of
 from iceform_estimators.machine.solvers import Solution
-from iceform_estimators.tuning import PENALTY_SLIDER, SHARE_SLIDER
-
-_ROUNDS = 100  # of the reference's reweighting; it ends when no sample changes sides
+from iceform_estimators.tuning import PENALTY_SLIDER, ROUNDS, SHARE_SLIDER
 
 
 @lru_cache(maxsize=64)
@@ -116,7 +114,7 @@ class Expectile(LinearModel):
         penalty = rows.new_full((rows.shape[1],), self.alpha * len(x))
         penalty[x.shape[1] :] = 0.0
         w, before = torch.zeros_like(penalty), None
-        for _ in range(_ROUNDS):
+        for _ in range(ROUNDS):
             below = rows @ w < y
             if before is not None and torch.equal(below, before):
                 break

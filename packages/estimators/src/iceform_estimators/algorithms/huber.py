@@ -41,20 +41,21 @@ from iceform_estimators.machine.solvers import Solution, minimise
 from iceform_estimators.machine.sources import each, joined
 from iceform_estimators.machine.stream import CLIP_SQUARED
 from iceform_estimators.tuning import (
+    CLOSE,
     GROWTHS,
     HUBER_ALPHA,
     HUBER_EPSILON,
     NEARBY,
+    PEER_TOLERANCE,
     PENALTY_SLIDER,
+    PROGRESS,
+    ROOM,
     ROUNDED,
+    ROUNDS,
     SLACK,
 )
 
-_FIRST = 0.5  # scale that is tried, in units of the labels' deviation
-_ROUNDS = 60  # of the search for the scale
-_NARROW = 1e-12  # relative width at which the scale is found
 _SMALLEST = 1e-8  # of the scale relative to the labels': below it the fit is exact
-_IN_MEMORY = 1 << 22  # entries of the data up to which a dual is looked for
 _POLISH = 2  # steps to a better one
 _NEAR = (1.0, 2.0**8, 2.0**16)  # times the scale: samples that a line may be meant to go through
 
@@ -85,7 +86,7 @@ class Huber(LinearModel):
     lookup: ClassVar[str] = "a clip: the residual, but no more than epsilon scales"
     estimator: ClassVar[str] = "InContextHuberRegressor"
     peer: ClassVar[Peer | None] = Peer(
-        "sklearn.linear_model.HuberRegressor", settings={"tol": 1e-10, "max_iter": 100_000}
+        "sklearn.linear_model.HuberRegressor", settings={"tol": PEER_TOLERANCE, "max_iter": 100_000}
     )
     example = staticmethod(outliers)
 
@@ -135,7 +136,7 @@ class _Scale:
         machine.ledger.note("host", SCALED)
         self.w = model.start(self.base)  # of labels in units of their deviation
         begin = model.begin_scale
-        self.first = _FIRST if begin is None else max(begin / self.base.size, _SMALLEST)
+        self.first = 0.5 if begin is None else max(begin / self.base.size, _SMALLEST)
 
     def problem(self, sigma: float) -> LinearProblem:
         """The objective at a given scale, labels in units of epsilon sigma."""
@@ -203,14 +204,14 @@ class _Scale:
             return low, bottom[1], bottom[2]
         a, b, fa, fb = math.log(low), math.log(high), bottom[0], top[0]
         best = (low, *bottom) if -fa < fb else (high, *top)
-        for _ in range(_ROUNDS):
-            if fb == fa or b - a <= _NARROW:
+        for _ in range(ROUNDS):
+            if fb == fa or b - a <= CLOSE:
                 break
             c = min(max(b - fb * (b - a) / (fb - fa), a), b)
             sigma = math.exp(c)
             fc, solution, problem = at(sigma)
             last, best = best[1], (sigma, fc, solution, problem)
-            if abs(fc) <= self.model.tol or (abs(fc) >= 0.99 * abs(last) and b - a < 1e-7):
+            if abs(fc) <= self.model.tol or (abs(fc) >= PROGRESS * abs(last) and b - a < _SMALLEST):
                 break
             if self._spent:
                 return self._ended(sigma, (fc, solution, problem))
@@ -365,7 +366,7 @@ class _Weakly:
         search, source = self.search, self.search.source
         eye = torch.eye(len(self.w), dtype=self.w.dtype, device=self.w.device)
         last = DerivationStep("D", "not bounded", math.inf, why)
-        if source.rows * len(self.w) > _IN_MEMORY:
+        if source.rows * len(self.w) > ROOM:
             return Proof(math.inf, eye, (last,))
         encoding = Encoding(search.base, "residual")
 

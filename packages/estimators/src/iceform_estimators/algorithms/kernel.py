@@ -23,11 +23,9 @@ from iceform_estimators.algorithms.in_memory import centred, check_near, in_memo
 from iceform_estimators.algorithms.record import EstimationAlgorithm, Peer, labels_of, setting
 from iceform_estimators.machine import ArraySource, Machine, MachineRun, Source
 from iceform_estimators.machine.program import with_terms
+from iceform_estimators.tuning import C_SLIDER, KEPT, ROOM, SMALL
 
-_ROOM = 1 << 22  # weights at once
-_SMALL = 1 << 16  # entries of all differences up to which samples are averaged again, exactly
 _EACH = 1 << 13  # queries that get a bound each; of more, one for all
-_CLEAR = 1e-3  # what logits may be off by before nothing but the labels' range is claimed
 _WRITTEN = "samples, |x|^2 and labels, and the points that ask"
 
 
@@ -86,7 +84,7 @@ class KernelRegression(EstimationAlgorithm):
         low=0,
         open="low",
         choices=("scott", "scale"),
-        slider=(0.1, 1000),
+        slider=C_SLIDER,
     )
 
     def gamma_for(self, source: ArraySource) -> float:
@@ -126,7 +124,7 @@ class KernelRegression(EstimationAlgorithm):
         if isinstance(self.gamma, str):
             machine.ledger.note("host", "gamma, from the variance of the samples")
         answer = replace(memory, machine=machine)(data.x[:first])
-        if data.rows * data.x.numel() <= _SMALL and len(answer) == data.rows:
+        if data.rows * data.x.numel() <= KEPT and len(answer) == data.rows:
             machine.ledger.note("host", "the proof: the exact algorithm again, in pairs of float64")
             certificate = _compared(answer, _again(data.x, data.y, data.x, gamma), certificate)
         return machine.result(answer, certificate, 1, parts={"gamma": gamma}, predictor=memory)
@@ -208,7 +206,7 @@ class KernelMemory:
         by four roundings, and the two sums of n terms by n roundings of their magnitudes.
         """
         q = check_near(points, self.center, self.radius)
-        rows = max(1, _ROOM // len(self.x))
+        rows = max(1, ROOM // len(self.x))
         parts = [self._bounds(part) for part in q.split(rows)]
         return torch.cat(parts) if parts else q.new_zeros(0)
 
@@ -230,7 +228,7 @@ class KernelMemory:
         once = moved + added
         swing = self.y.max() - self.y.min()
         known = (1 + 4 * most) * once + 4 * most * (once + added)
-        out = torch.where(most < _CLEAR, known, swing + added)
+        out = torch.where(most < SMALL, known, swing + added)
         return out + self._lost
 
     @property

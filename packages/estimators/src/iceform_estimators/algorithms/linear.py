@@ -245,33 +245,17 @@ class LinearModel(EstimationAlgorithm):
         return fitted(self, problem, solution, self.prove(problem, solution.w))
 
 
-@dataclass(frozen=True)
-class Planned(LinearModel):
-    """A model of squares, whose passes may be planned before the first.
-
-    Parameters
-    ----------
-    positive
-        Whether coefficients must not be negative.
-    solver, bound, label_bound
-        "inside" plans its steps by these bounds of the entries of samples and labels, and the host
-        only writes prompts and adds answers up (:mod:`iceform_estimators.machine.fixed_schedule`).
-        "auto" takes fewer passes, in coordinates that the host computes from the data.
-    """
-
-    positive: bool = setting(
-        False, "Whether coefficients must not be negative.", command=False, kw_only=True
-    )
-    solver: str = field(default="auto", kw_only=True)
-    bound: float = field(default=1.0, kw_only=True)
-    label_bound: float = field(default=1.0, kw_only=True)
-
-    def inside(self, machine: MachineRun, source: Source, l1: float = 0.0) -> Result | None:
-        """The fit whose passes are planned, where that is asked for."""
-        if check_choice("solver", self.solver, SOLVERS) != "inside":
-            return None
-        domain = PlannedDomain(self.bound, self.label_bound)
-        return fitted_inside(self, machine, source, domain, l1)
+def planned(
+    model: LinearModel,
+    machine: MachineRun,
+    source: Source,
+    bounds: tuple[float, ...],
+    l1: float = 0,
+) -> Result | None:
+    """The fit whose passes are planned by bounds of the data, where ``solver`` asks for that."""
+    if check_choice("solver", getattr(model, "solver", "auto"), SOLVERS) != "inside":
+        return None
+    return fitted_inside(model, machine, source, PlannedDomain(*bounds), l1)
 
 
 def fitted_inside(

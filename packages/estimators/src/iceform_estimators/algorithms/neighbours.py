@@ -50,7 +50,7 @@ from iceform_estimators.algorithms.in_memory import centred, check_labels, check
 from iceform_estimators.algorithms.index_codes import IndexCodes
 from iceform_estimators.algorithms.record import EstimationAlgorithm, Peer, setting
 from iceform_estimators.machine import Machine, MachineRun, Source
-from iceform_estimators.tuning import SMALLEST
+from iceform_estimators.tuning import ROOM, SMALLEST
 
 _SUBNORMAL = math.ulp(0.0)
 _LEDGER = (
@@ -61,7 +61,6 @@ _LEDGER = (
     ("host", "whether a read is of one sample, by its spread, and which, by rounding its mean"),
 )
 _CLOSER = "centre and sharpness of a closer read, from the mean and the spread of what was read"
-_ROOM = 1 << 23  # of what points see: rows at once
 
 
 @dataclass(frozen=True)
@@ -309,7 +308,7 @@ class NeighborsMemory:
         self._stream.check_sees(len(self.x))
         run = self.machine if isinstance(self.machine, MachineRun) else self.machine.start()
         gamma = sharpest(self.radius, _longest(q), self.x.shape[1], self._stream.dtype)
-        at_once = max(1, _ROOM // len(self.x))
+        at_once = max(1, ROOM // len(self.x))
         return [
             (
                 _NeighbourReads(run, self.samples, self.k).find(
@@ -397,7 +396,7 @@ def _without(found: Tensor, own: Tensor) -> Tensor:
     return found[keep].reshape(len(found), -1)
 
 
-_FAR = 800.0  # e^-800 is no number: such a sample is hidden
+_FAR = 1 - math.log(math.ulp(0.0))  # e^-FAR is no number: such a sample is hidden
 
 
 class _NeighbourReads:

@@ -53,18 +53,14 @@ from iceform_estimators.machine.problem import LinearProblem
 from iceform_estimators.machine.proofs import Proof, prove
 from iceform_estimators.machine.solvers import Solution, minimise
 from iceform_estimators.machine.sources import ArraySource, each, joined, split
-from iceform_estimators.tuning import ROUNDED, SLACK
+from iceform_estimators.tuning import APART, CLOSE, ROUNDED, SLACK
 
 _MORE = 4  # times as many samples are looked at as the answer goes through
-_DEPENDS = 1e-9  # a sample that adds less than this to the others' span is passed over
 _BENT = 0.1  # of its largest curvature: a sample in the corner
-_CROWD, _FEW = 1.0, 16  # times as many as coefficients, and some: too many to tell which
+_FEW = 16  # more than there are coefficients: too many to tell which
 _SHARE = 4  # one sample in so many may be exchanged: the passes are to find the others
-_NEARLY = 2.0  # two more where no weight is beyond its limits by more than this
 _COPIES = 64  # times as many samples as coefficients may lie on the line, all copies of as many
-_TINY = 1e-9  # beyond its limits a weight may be before its sample is exchanged
-_REFINED = 4  # times, where R A is the identity up to this:
-_APART = 2.0**-8
+_REFINED = 4  # times, where R A is the identity up to a half
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +83,7 @@ def still_open(problem: LinearProblem, w: Tensor) -> bool:
     (bent,) = problem.source.reduce(
         lambda x, y: [(facts.bend(encoding.lines(x, y, w)[1]) > least).sum()]
     )
-    return int(bent) > _CROWD * problem.dim + _FEW
+    return int(bent) > problem.dim + _FEW
 
 
 def through_samples(problem: LinearProblem, w: Tensor, quantile: float) -> Vertex | None:
@@ -99,11 +95,11 @@ def through_samples(problem: LinearProblem, w: Tensor, quantile: float) -> Verte
         return None
     chosen = _exchanged(problem, *near, quantile)
     few = replace(problem, source=chosen, loss=loss_named("squared"), passes=0)
-    solution = minimise(few, tol=1e-12, max_passes=24, start=w)
+    solution = minimise(few, tol=CLOSE, max_passes=24, start=w)
     _vanish(problem, chosen, solution.w)
     proof = prove(few, solution.w)
     found, room = _optimal(problem, few, solution.w, proof, quantile)
-    return Vertex(solution, found, few.passes, chosen) if room > -_TINY else None
+    return Vertex(solution, found, few.passes, chosen) if room > -APART else None
 
 
 def solved(samples: ArraySource, near: Tensor) -> tuple[DoubleDouble, Tensor] | None:
@@ -119,7 +115,7 @@ def solved(samples: ArraySource, near: Tensor) -> tuple[DoubleDouble, Tensor] | 
     inverse, singular = torch.linalg.inv_ex(a)
     rounded = (p + 2) * UNIT * (inverse.abs() @ a.abs())
     apart = ((inverse @ a - torch.eye(p).to(a)).abs() + rounded).sum(1).max()
-    if bool(singular) or not float(apart) < _APART:
+    if bool(singular) or not float(apart) < 0.5:
         return None
     for last in range(_REFINED + 1):
         rows = DoubleDouble(*(part.expand_as(a) for part in v))
@@ -185,7 +181,7 @@ def _independent(problem: LinearProblem, w: Tensor, more: int) -> tuple[Tensor, 
     chosen: list[int] = []
     for i in range(len(rest)):
         length = rest[i].norm()
-        if float(length) <= _DEPENDS * float(sizes[i]):
+        if float(length) <= APART * float(sizes[i]):
             continue
         chosen.append(i)
         if len(chosen) == p:
@@ -245,8 +241,8 @@ def _exchanged(problem: LinearProblem, x: Tensor, y: Tensor, quantile: float) ->
         weights = -inverse.mT @ total
         excess = torch.maximum(weights - high, low - weights)
         k = int(excess.argmax())
-        allowed = math.inf if turn < problem.dim // _SHARE else _NEARLY * float(high[k] - low[k])
-        if not _TINY < float(excess[k]) <= allowed:
+        allowed = math.inf if turn < problem.dim // _SHARE else 2 * float(high[k] - low[k])
+        if not APART < float(excess[k]) <= allowed:
             break
         direction = inverse[:, k] * (1.0 if float(weights[k]) > float(high[k]) else -1.0)
         _, speed, xs, ys = _met(problem, w, direction)

@@ -32,16 +32,14 @@ from iceform_estimators.machine.proofs import Proof, prove
 from iceform_estimators.machine.solvers import Solution, minimise
 from iceform_estimators.machine.sources import ArraySource, Source
 from iceform_estimators.machine.stream import MachineRun
-from iceform_estimators.tuning import ROUNDED, SHARE_SLIDER
+from iceform_estimators.tuning import CORNER, ROUNDED, SHARE_SLIDER
 
 UNIT = "unit"  # the step of a certificate that says what a corner's width is in
-_WIDTH = 0.05  # of a corner, in deviations of the labels, to begin with
 _NARROWER, _SLOWEST = 4.0, 1.05  # by how much at once, at most and at least
 _NARROWEST = 2.0**32  # in all,
 _NARROW = 2.0**10  # and where more than one line is best
 _PASSES = 60  # for one width
 _WIDER = 3  # turns back at most, for an answer of which more is proven
-_WIDEST = 1.0  # deviations: where a penalised path begins
 _NEAR = 0.1  # corners that a step short enough for the next width may move samples by
 
 
@@ -96,7 +94,7 @@ class Quantile(LinearModel):
 
     def loss(self) -> Loss:
         """As it is looked up first."""
-        return loss_named("quantile", quantile=self.quantile, width=self.width or _WIDTH)
+        return loss_named("quantile", quantile=self.quantile, width=self.width or CORNER)
 
     def scores(self, y: Tensor, predicted: Tensor) -> dict[str, float]:
         above = y - predicted
@@ -163,7 +161,7 @@ class Quantile(LinearModel):
         proof = replace(
             proof, excess=sharply(last.problem, last.found.w, path.thresholds, self.quantile)
         )
-        return self._answer(path, last, proof, _WIDTH / last.times)
+        return self._answer(path, last, proof, CORNER / last.times)
 
     def _answer(self, path: _Path, turn: _Turn, proof: Proof, width: float) -> Result:
         turn.problem.passes = path.spent
@@ -244,7 +242,7 @@ class _Path:
         """Narrower and narrower, up to ``most`` times, as far as passes lead."""
         times, faster = 1.0, _NARROWER
         if self.model.alpha:
-            times = min(1.0, (self.model.width or _WIDTH) / _WIDEST)
+            times = min(1.0, self.model.width or CORNER)  # begun at a whole deviation
         while True:
             problem = magnified(self.first, times)
             found = self._minimised(problem, times * self._ahead(times), precise=times == most)
@@ -273,7 +271,7 @@ class _Path:
                 start=start,
             )  # fmt: skip
         share = min(1.0, problem.dim / problem.source.rows)
-        near = 0.0 if precise else _NEAR * math.sqrt((model.width or _WIDTH) * share)
+        near = 0.0 if precise else _NEAR * math.sqrt((model.width or CORNER) * share)
         return minimise_penalised(
             problem, self.thresholds, tol=model.tol, near=near, max_passes=most, start=start
         )

@@ -47,10 +47,10 @@ from iceform_estimators.machine.proofs import (
 )
 from iceform_estimators.machine.sources import each
 from iceform_estimators.machine.stream import IDENTITY
+from iceform_estimators.tuning import PAIRS
 
 _LEAST = 2.0**-1000  # more than all products together that underflow
 _ADDED = each(add, add, torch.add)
-_DOUBLED = 1 << 20  # products of a batch up to which they are summed in pairs of numbers
 
 
 @dataclass(eq=False)
@@ -118,7 +118,7 @@ class Recursion:
         """Sums of products in pairs of numbers, as long as every batch is small."""
         if self.rows and self._sums is None:
             return
-        small = not batch.weighed and batch.rows * encoding.scaling.dim**2 <= _DOUBLED
+        small = not batch.weighed and batch.rows * encoding.scaling.dim**2 <= PAIRS
         if not small:
             self._sums = None
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -13,17 +13,16 @@ from iceform.certificates import Result
 from iceform.errors import ProgramError
 from iceform_estimators.algorithms.elastic_net import sparse_result
 from iceform_estimators.algorithms.examples import flats
-from iceform_estimators.algorithms.linear import Planned, fitted
+from iceform_estimators.algorithms.linear import LinearModel, fitted, planned
 from iceform_estimators.algorithms.record import Peer, labels_of, setting
 from iceform_estimators.algorithms.recursive_least_squares import Recursion
 from iceform_estimators.machine import MachineRun, Source
 from iceform_estimators.machine.problem import Coordinates, LinearProblem, Metric, Scaling
-
-_SEEN = 1e-10  # of the largest direction: smaller ones are rounding
+from iceform_estimators.tuning import C_SLIDER, CLOSE
 
 
 @dataclass(frozen=True)
-class Ridge(Planned):
+class Ridge(LinearModel):
     r"""Ridge regression, :math:`\min_{w,b} \|Xw + b - y\|^2 + \alpha \|w\|^2`.
 
     Parameters
@@ -32,8 +31,13 @@ class Ridge(Planned):
         The penalty, scikit-learn's convention.
     fit_intercept, tol, max_passes, precondition
         As for :class:`LinearModel`.
-    positive, solver, bound, label_bound
-        As for :class:`~iceform_estimators.algorithms.linear.Planned`.
+    positive
+        Whether coefficients must not be negative.
+    solver, bound, label_bound
+        "inside" plans its steps by these bounds of the entries of samples and
+        labels, and the host only writes prompts and adds answers up
+        (:mod:`iceform_estimators.machine.fixed_schedule`). "auto" takes fewer passes, in
+        coordinates that the host computes from the data.
     """
 
     name: ClassVar[str] = "ridge"
@@ -48,7 +52,14 @@ class Ridge(Planned):
 
     several: ClassVar[bool] = True
 
-    alpha: float = setting(1.0, "The penalty's weight.", low=0, slider=(1e-3, 1e3))
+    alpha: float = setting(1.0, "The penalty's weight.", low=0, slider=C_SLIDER)
+
+    positive: bool = setting(
+        False, "Whether coefficients must not be negative.", command=False, kw_only=True
+    )
+    solver: str = field(default="auto", kw_only=True)
+    bound: float = field(default=1.0, kw_only=True)
+    label_bound: float = field(default=1.0, kw_only=True)
 
     def l2(self, rows: float) -> float:
         return self.alpha / rows
@@ -67,9 +78,9 @@ class Ridge(Planned):
 
     def stream(self, machine: MachineRun, source: Source) -> Result:
         """Of many solutions, the one of least norm."""
-        planned = self.inside(machine, source)
-        if planned is not None:
-            return planned
+        inside = planned(self, machine, source, (self.bound, self.label_bound))
+        if inside is not None:
+            return inside
         self.note_line(machine)
         problem = self.problem(machine, source)
         if self.positive:
@@ -100,6 +111,6 @@ def _least_norm(coef: Tensor, metric: Metric, scaling: Scaling) -> Tensor:
     """
     unseen = metric.null()[: len(coef)] / scaling.scale[:, None]
     directions, size = torch.linalg.svd(unseen, full_matrices=False)[:2]
-    directions = directions[:, size > _SEEN * size.max()]
+    directions = directions[:, size > CLOSE * size.max()]
     least: Tensor = coef - directions @ (directions.mT @ coef)
     return least

@@ -37,7 +37,7 @@ class LinearSVM(LinearClassifier):
     estimator: ClassVar[str] = "InContextLinearSVC"
     peer: ClassVar[Peer | None] = Peer(
         "sklearn.svm.LinearSVC",
-        settings={"tol": PEER_TOLERANCE, "max_iter": 100_000, "intercept_scaling": 1e3},
+        settings={"tol": PEER_TOLERANCE, "max_iter": 100_000, "intercept_scaling": 1000},
         differs="it penalises the intercept, if only a little",
     )
     example = staticmethod(blobs)

@@ -34,9 +34,9 @@ from iceform.arithmetic import UNIT, at_least
 from iceform.certificates import Excess
 from iceform.expressions import Curvature
 from iceform_estimators.machine.problem import LinearProblem
-from iceform_estimators.tuning import NEARBY, ROUNDED
+from iceform_estimators.tuning import NEARBY, ROUNDED, WIDEST
 
-_NARROW, _WIDE = 2.0**-20, 2.0**40  # bounds of |b - b_v| that are tried, each 16 times the last
+_NARROW = 2.0**-20  # bounds of |b - b_v| that are tried, each 16 times the last
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ def held_by_penalty(
     if not bool(free.any()):
         return MinimiserBox(2 * nu / ridge.sqrt() * ROUNDED, 2 * nu * nu * ROUNDED)
     pull, far = float(steep[-1]), _NARROW
-    while far <= _WIDE:
+    while far <= WIDEST:
         rho = (nu + math.sqrt(nu * nu + 2 * pull * far)) * ROUNDED
         above, below, added = _inwards(problem, w, facts, rho, far)
         if above > added and below > added:

@@ -74,7 +74,7 @@ def _raw(null: Tensor, scaling: Scaling, kept: Tensor | None) -> Tensor:
 
 def _whole(directions: Tensor) -> Tensor | None:
     """The same space by vectors of whole numbers; None where there seem to be none."""
-    rows = directions / directions.abs().amax(1, keepdim=True).clamp(min=1e-300)
+    rows = directions / directions.abs().amax(1, keepdim=True).clamp(min=sys.float_info.min)
     pivots = _pivots(rows)
     reduced = directions @ torch.linalg.inv(directions[pivots])
     found = [f for f in map(_multiple, reduced.mT) if f is not None]

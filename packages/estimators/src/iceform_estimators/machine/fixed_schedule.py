@@ -11,7 +11,7 @@ every step, and how many there are.
   at most :math:`1/\sqrt q`, and residuals within :math:`\sqrt\kappa + 1`: the range of the table.
 * **Logistic loss**: Nesterov's constant momentum, stable for every convex loss of that curvature.
   F comes as near as :math:`2 \ln 2\,(1 - \kappa^{-1/2})^k`. Beyond the table a look-up returns its
-  end, e^-32 from the curve.
+  end, e^-64 from the curve.
 * **Absolute values** in the penalty, with threshold t: proximal steps of length 1/L, the soft
   threshold a second prompt, momentum from anew after 64, 128, 256, ... steps. All points lie within
   the solution's length of the solution, at most 1/(2 t), so residuals within
@@ -41,12 +41,11 @@ from iceform_estimators.machine.problem import (
 from iceform_estimators.machine.solvers import Solution, nesterov
 from iceform_estimators.machine.sources import Source
 from iceform_estimators.machine.stream import CLIP, IDENTITY, MachineRun
+from iceform_estimators.tuning import SATURATED
 
 SOLVERS = ("auto", "inside")
 
 _FIRST = 64  # proximal steps before momentum begins anew
-_LEVEL = 64.0  # in thresholds: far beyond the clip's kinks
-_SATURATED = 32.0  # where a bounded derivative has reached its ends
 _SUMS = "sums of the samples' gradients, added with factors fixed before the first pass"
 
 
@@ -166,7 +165,7 @@ def problem_inside(
     if thresholds is not None:
         reach = math.sqrt(source.dim + 1) / float(thresholds[0]) + 2
     else:
-        reach = math.sqrt(high / low) + 1 if loss.curvature.quadratic else _SATURATED
+        reach = math.sqrt(high / low) + 1 if loss.curvature.quadratic else SATURATED
     problem = InsideProblem(
         machine, source, scaling, loss, ridge, positive, reach=reach, thresholds=thresholds
     )
@@ -236,7 +235,7 @@ def _proximal(problem: InsideProblem, thresholds: Tensor, high: float, steps: in
     """Proximal steps with Nesterov's momentum, which begins anew after ever more of them."""
     tau = thresholds / high
     active = tau > 0
-    table = CLIP.on(_LEVEL)
+    table = CLIP.on(SATURATED)
 
     def shrunk(u: Tensor) -> Tensor:
         out = u.clone()

@@ -70,10 +70,9 @@ from iceform_estimators.machine.proofs import (
 )
 from iceform_estimators.machine.sources import split
 from iceform_estimators.machine.stream import IDENTITY, MachineRun
+from iceform_estimators.tuning import SMALL
 
 _TINY = torch.finfo(torch.float64).tiny  # exponentials below this are 0 or lose digits
-_HIGHEST = 1.5  # a row of probabilities less 1 for a class is at most sqrt(2) long
-_FIRST_ORDER = 1e-2  # relative errors below this, times 1.05, hold their products too
 
 
 def choose(
@@ -193,7 +192,11 @@ class ChoiceProblem(LinearProblem):
 
     def _sums(self, w: Tensor, turned: Tensor) -> Tensor:
         """T' times the mean gradient of the loss at V = w, T being ``turned``."""
-        machine, keys, line = self.machine, self.rows(w), IDENTITY.on(_HIGHEST)
+        machine, keys, line = (
+            self.machine,
+            self.rows(w),
+            IDENTITY.on(2.0),
+        )  # heights are up to sqrt(2)
         blocks = turned.reshape(self.classes - 1, self.scaling.dim, -1)  # T_r, one after the other
 
         def slope(x: Tensor, y: Tensor) -> list[Tensor]:
@@ -294,7 +297,7 @@ class _Enclosure:
         p = below.softmax(1)
         off = slip + slip.gather(1, at) + UNIT * below.abs() + 8 * UNIT
         off = off + (p * off).sum(1, keepdim=True) + (len(self.w) + 8) * UNIT
-        return p, torch.where(off < _FIRST_ORDER, 1.05 * off, math.inf)
+        return p, torch.where(off < SMALL, 1.05 * off, math.inf)  # products of them too
 
     def _gram(self, samples: Tensor, p: Tensor, off: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """H, class by class, and e with entries off by at most sqrt(e_j e_k)."""

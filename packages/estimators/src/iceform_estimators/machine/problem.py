@@ -45,13 +45,12 @@ from iceform.expressions import Curvature, Loss
 from iceform.tables import Interpolant
 from iceform_estimators.machine.sources import Source, each, split
 from iceform_estimators.machine.stream import MachineRun, ScalarTable, table_of
-from iceform_estimators.tuning import SLACK
+from iceform_estimators.tuning import APART, FAR, SLACK
 
 _MOST = 2.0**200  # of columns and labels
 _LEAST = 1 / _MOST
 _SIZES = (2.0**-260, 2.0**201)  # of scales: as above, and twice a stated bound
 _PENALTIES = (2.0**-300, 2.0**250)
-_FAR_OFF = 1e6  # in scales: how far a mean is known to 1e-10 of the scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +152,7 @@ class Scaling:
         """
         known = source.moments(products=True)
         assert known.products is not None
-        if float((known.mean.abs() / self.scale).max()) > _FAR_OFF:
+        if float((known.mean.abs() / self.scale).max()) > FAR:
             return None
         shift = (known.mean - self.mean) / self.scale
         inner = known.products / source.total / self.scale / self.scale[:, None]
@@ -293,7 +292,6 @@ WIDENED = "another table for the next pass, as wide as those residuals"
 STRAIGHT = "a straight line, looked up: without attention the answer is the same but for rounding"
 
 _WIDENINGS = 8  # of a table in one pass; each at least doubles its range
-_ENOUGH = 1e-9  # eigenvalues that are this share of the largest are known from the Gram matrix
 _SQUARES = 8  # of a matrix whose norm is bounded: a share of a hundredth too much
 _WIDEST = 1024  # coefficients: an eigendecomposition costs their cube
 
@@ -486,7 +484,7 @@ def needs_sharpening(metric: Metric) -> bool:
     """Whether a Gram matrix hides some of its directions."""
     if not len(metric.scale) or len(metric.scale) > _WIDEST:
         return False
-    return not metric.whole or metric.condition * _ENOUGH > 1
+    return not metric.whole or metric.condition * APART > 1
 
 
 @dataclass(frozen=True, eq=False)

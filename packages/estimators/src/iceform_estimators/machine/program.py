@@ -20,6 +20,7 @@ from iceform.heads import LookUps, SoftmaxAverage
 from iceform.pretrained import Pretrained
 from iceform.validation import dtype_name
 from iceform_estimators.machine.sources import ArraySource, Source
+from iceform_estimators.tuning import KEPT
 
 
 class MachineProgram(Pretrained):
@@ -49,7 +50,6 @@ class MachineProgram(Pretrained):
         raise ProgramError(f"{self.label} has no prompts of its own; its predictor has")
 
 
-_KEPT = 1 << 16  # entries of data that are kept with a certificate; of more, files say no digest
 _NOT_OFFERED = (
     "verify() is not offered for fits: a fit's certificate is proven on its data after the fact, "
     "and certificate.explain() prints the proof; programs and constructions of iceform verify"
@@ -107,7 +107,7 @@ class FitRecord:
     ) -> FitRecord:
         """Of a run on these data."""
         data = x.x if isinstance(x, ArraySource) else x
-        small = isinstance(data, Tensor) and data.numel() <= _KEPT
+        small = isinstance(data, Tensor) and data.numel() <= KEPT
         return cls(program, found, RunData.of(x, y) if small else None)
 
     def data(self) -> tuple[Tensor, ...]:

@@ -49,11 +49,8 @@ from iceform_estimators.machine.problem import (
 )
 from iceform_estimators.machine.sources import Source, each, split
 from iceform_estimators.machine.whitening import Weigh, evenly, sharpened
-from iceform_estimators.tuning import GROWTHS, SLACK
+from iceform_estimators.tuning import CLOSE, FAR, GROWTHS, PAIRS, SLACK
 
-_UNSEEN = 1e-12  # share of a functional in directions that no sample sees: rounding
-_UNCLEAR = 1e-6  # the same, where those directions are not known well enough
-_DOUBLED = 1 << 24  # entries of the data up to which gradients are enclosed in pairs of numbers
 Enclosed = tuple[Tensor, Tensor, Tensor, Tensor]  # gradient, its rounding, Hessian, its slips
 
 
@@ -171,7 +168,7 @@ def lengths_in(rows: Tensor, whitener: Tensor) -> Tensor:
 
 def _clarity(metric: Metric) -> float:
     """How well directions that no sample sees are known."""
-    return max(_UNSEEN, 2 * metric.noise / float(metric.eigenvalues[0])) if metric.rank else _UNSEEN
+    return max(CLOSE, 2 * metric.noise / float(metric.eigenvalues[0])) if metric.rank else CLOSE
 
 
 def apart_of(metric: Metric, slips: Tensor) -> float:
@@ -292,7 +289,7 @@ def enclose(problem: LinearProblem, w: Tensor, facts: Curvature | None = None) -
     problem.machine.ledger.note("host", "the proof: gradient and curvature at the answer, enclosed")
     task = EnclosureTask(
         problem.encoding, w, facts or problem.curvature, problem.loss.derivative,
-        problem.source.count, doubled=rows * problem.dim <= _DOUBLED,
+        problem.source.count, doubled=rows * problem.dim <= PAIRS,
     )  # fmt: skip
     sums = each(add, torch.add, torch.add, torch.add)
     high, low, error, gram, slips = problem.source.combine(task, sums)
@@ -513,7 +510,7 @@ def _unseen(problem: LinearProblem, metric: Metric, support: Tensor | None) -> b
 
     (seen,) = problem.source.largest(shares)
     allowed = _clarity(metric)
-    return float(seen) <= (allowed if allowed <= _UNCLEAR else _UNSEEN)
+    return float(seen) <= (allowed if allowed <= 1 / FAR else CLOSE)
 
 
 def unbounded(metric: Metric, why: str) -> Proof:

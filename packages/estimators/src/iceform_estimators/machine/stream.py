@@ -63,8 +63,8 @@ from iceform.validation import (
 )
 from iceform_estimators.machine.program import MachineProgram
 from iceform_estimators.machine.sources import ArraySource, Source
+from iceform_estimators.tuning import WIDEST
 
-_WIDEST = 2.0**40  # residuals beyond this are a sign of divergence, not of data
 _NARROWEST = 2.0**-6
 # A function that bends within some width gets tokens that crowd there on ranges wider than this.
 _WIDE = 16.0
@@ -94,9 +94,9 @@ class ScalarTable:
 
     def on(self, reach: float) -> Interpolant:
         """The table on [-R, R], R being the least power of two that covers ``reach``."""
-        if not reach <= _WIDEST:
+        if not reach <= WIDEST:
             raise BoundError(
-                f"a residual reaches {reach:.3g}, beyond {_WIDEST:.3g}: the iteration diverges or "
+                f"a residual reaches {reach:.3g}, beyond {WIDEST:.3g}: the iteration diverges or "
                 "the data are not scaled"
             )
         return _tabulate(self, 2.0 ** math.ceil(math.log2(max(reach, _NARROWEST))))

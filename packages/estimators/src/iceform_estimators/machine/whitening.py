@@ -32,13 +32,11 @@ from torch import Tensor
 from iceform.arithmetic import UNIT
 from iceform.arithmetic.double_double import SUMMED, DoubleDouble, dot, pair
 from iceform_estimators.machine.problem import LinearProblem, Metric, metric_of
+from iceform_estimators.tuning import PAIRS, SLACK, SMALL
 
 _TURNS = 3  # each shows about seven more digits of a singular value, and there are sixteen
 _WHITE = 0.25  # the least eigenvalue of a Gram matrix that counts as white
 _CLEAR = 4.0  # times the noise: an eigenvalue that is known to be there
-_COVER = 1.01  # of norms of what a Gram matrix is off by
-_BLUR = 1e-3  # what samples may be off by in coordinates that stretch them
-_PAIRS = 1 << 24  # products of entries with coordinates that are taken in pairs of numbers
 _CLOSEST = 2.0**-46  # singular values, over the largest, that are told from rounding of the data
 
 Weigh = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -134,7 +132,7 @@ class _Sweep:
         summed = (source.rows + source.count + 32) * UNIT * a
         rest = 16 * len(self.w) * UNIT * float(penalty.diagonal().sum())
         noise = 2 * math.sqrt(a * b) + b + summed + rest + 2 * float(lost)
-        return gram + penalty, _COVER * noise
+        return gram + penalty, SLACK * noise
 
     def _seen(self, x: Tensor, y: Tensor, samples: Tensor, turned: Tensor) -> tuple[Tensor, Tensor]:
         """T'x_i, and what it may be off by."""
@@ -148,15 +146,15 @@ class _Sweep:
 
     @property
     def _doubled(self) -> bool:
-        return self.problem.source.rows * self.problem.dim**2 <= _PAIRS
+        return self.problem.source.rows * self.problem.dim**2 <= PAIRS
 
     def turned(self, turned: Tensor, values: Tensor, noise: float) -> Tensor:
         """Coordinates in which what is known has length 1, while samples are still seen in them.
 
-        What is computed of a sample is off by a share of ``_BLUR`` at most.
+        What is computed of a sample is off by a share of ``SMALL`` at most.
         """
         p = len(turned)
-        cap = _BLUR / (_CLOSEST if self._doubled else (p + 4) * UNIT * math.sqrt(p))
+        cap = SMALL / (_CLOSEST if self._doubled else (p + 4) * UNIT * math.sqrt(p))
         least = (turned.norm(dim=0) / cap).square().clamp(min=noise)
         return turned / torch.maximum(values, least).sqrt()
 
@@ -172,5 +170,5 @@ class _Sweep:
         gram, noise = self(metric.whitener)
         # Eigenvalues are within the norm of G - I of 1, whoever computes them.
         left = gram - torch.eye(metric.rank, dtype=gram.dtype, device=gram.device)
-        noise += _COVER * min(float(left.norm()), float(left.abs().sum(1).max()))
+        noise += SLACK * min(float(left.norm()), float(left.abs().sum(1).max()))
         return 1 - noise, 1 + noise
