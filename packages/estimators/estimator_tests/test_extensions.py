@@ -62,12 +62,7 @@ class InContextLogCoshRegressor(LineEstimator):
 
     algorithm = LogCosh
 
-    def __init__(
-        self, alpha=0.1, *, fit_intercept=True, tol=1e-9, max_iter=1000, precondition="whiten",
-        device=None, backend="auto", **peer,
-    ):
-        super().__init__(fit_intercept, tol, max_iter, precondition, device, backend, **peer)
-        self.alpha = alpha
+    alpha: float = 0.1
 '''
 
 

@@ -15,7 +15,7 @@ from iceform.certificates import Certificate
 from iceform_estimators.command import console as terminal
 from iceform_estimators.command.run_page import page
 from iceform_estimators.command.running import RunSettings, TableRun, run
-from iceform_estimators.demo.page import _first, _tidy
+from iceform_estimators.demo.page import _first
 from iceform_estimators.demo.program import execute
 from iceform_estimators.tables import read
 from tests.attacks.printed import Said, after, assert_true
@@ -59,7 +59,7 @@ def run_pages(c: Certificate) -> list[Said]:
 
 def demonstrations(c: Certificate) -> list[Said]:
     said = _first(replace(_executed(), certified=c.error))
-    return [Said(after("proven ", said), c.error), Said(_tidy(c.error), c.error)]
+    return [Said(after("proven ", said), c.error)]
 
 
 @cache

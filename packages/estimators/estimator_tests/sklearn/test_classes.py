@@ -3,6 +3,7 @@
 import ast
 import doctest
 import inspect
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,8 @@ def test_every_algorithm_on_a_table_has_one_class_by_the_name_its_record_says():
 def test_parameters_are_written_out_with_the_records_defaults(name):
     """A default that differs from the record's, or a parameter that a record does not have."""
     kind = getattr(iceform_estimators, name)
-    (init,) = [n for n in CLASSES[name].body if isinstance(n, ast.FunctionDef)]
-    written = [arg.arg for arg in (*init.args.args, *init.args.kwonlyargs)][1:]
+    written = [one.name for one in fields(kind) if one.init]
+    assert sorted([*written, "peer"]) == sorted(inspect.signature(kind).parameters)
     made = kind()
     assert list(made.get_params()) == sorted(written)
     for option in kind.algorithm.options().values():

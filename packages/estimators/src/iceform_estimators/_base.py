@@ -10,11 +10,12 @@ the rest) predict by a look-up of x.w + b. Other families are in
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from inspect import isfunction, signature
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from inspect import Parameter, isfunction, signature
 from numbers import Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, dataclass_transform
 
 import numpy as np
 import torch
@@ -41,7 +42,7 @@ from iceform_estimators.algorithms import EstimationAlgorithm, LinearClassifier,
 from iceform_estimators.machine import ArraySource, Machine, Source, stored
 from iceform_estimators.machine.program import moved
 from iceform_estimators.machine.stream import read_line
-from iceform_estimators.tuning import SLACK
+from iceform_estimators.tuning import SLACK, TOLERANCE
 
 _BORDER = (
     *("fit", "partial_fit", "predict", "predict_proba", "decision_function", "transform", "score"),
@@ -91,21 +92,12 @@ class _ReadOnly:
         self.__array_interface__ = {**array.__array_interface__, "data": (address, False)}
 
 
-class InContextEstimator(BaseEstimator):  # type: ignore[misc]
-    """An estimator on a frozen machine: a subclass names its algorithm, and lists its parameters.
+@dataclass_transform(kw_only_default=True, field_specifiers=(field,))
+class Declared(BaseEstimator):  # type: ignore[misc]
+    """An estimator whose parameters are fields: ``__init__`` is written by what a class declares.
 
-    Attributes
-    ----------
-    certificate_
-        Proven distance of the answer from the exact one.
-    attestation_
-        Which weights ran, and what running rows again literally has shown.
-    ledger_
-        What was computed where.
-    digest_
-        SHA-256 of the frozen weights.
-    n_passes_
-        Passes of the frozen machine over the data.
+    A parameter of the peer that is no field is taken where it asks for nothing, and refused with
+    the reason otherwise.
     """
 
     algorithm: ClassVar[type[EstimationAlgorithm]]
@@ -124,8 +116,11 @@ class InContextEstimator(BaseEstimator):  # type: ignore[misc]
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         guard(cls, [name for name in _BORDER if isfunction(vars(cls).get(name))])
-        if "algorithm" in vars(cls):
-            InContextEstimator.classes[cls.algorithm] = cls
+        if "__init__" not in vars(cls):
+            dataclass(cls, kw_only=True, eq=False, repr=False)
+            cls.__init__ = _taking_hints(cls.__init__)  # type: ignore[method-assign]
+        if "algorithm" in vars(cls) and issubclass(cls, InContextEstimator):
+            cls.classes[cls.algorithm] = cls
             takes = [name for name in OF_ESTIMATORS if name in signature(cls).parameters]
             cls._parameter_constraints = {
                 **{
@@ -135,17 +130,48 @@ class InContextEstimator(BaseEstimator):  # type: ignore[misc]
                 **{name: OF_ESTIMATORS[name] for name in takes},
             }
 
-    def __init__(self, device: str | None = None, backend: str = "auto", **peer: Any) -> None:
-        for name, value in peer.items():
-            refuse(self.algorithm, name, value)
-        self.device, self.backend = device, backend
-
     def set_params(self, **params: Any) -> Any:
         """As scikit-learn's; what has no meaning here is refused with the reason."""
         own = self.get_params(deep=True)
         for name in [name for name in params if name not in own and "__" not in name]:
             refuse(self.algorithm, name, params.pop(name))
         return super().set_params(**params)
+
+
+def _taking_hints(written: Callable[..., None]) -> Callable[..., None]:
+    """``__init__`` of the fields, which takes or refuses the peer's other parameters."""
+    told = signature(written)
+
+    @wraps(written)
+    def init(self: Declared, *given: Any, **named: Any) -> None:
+        for name in [name for name in named if name not in told.parameters]:
+            refuse(self.algorithm, name, named.pop(name))
+        written(self, *given, **named)
+
+    peer = Parameter("peer", Parameter.VAR_KEYWORD, annotation=Any)
+    init.__signature__ = told.replace(parameters=[*told.parameters.values(), peer])  # type: ignore[attr-defined]
+    return init
+
+
+class InContextEstimator(Declared):
+    """An estimator on a frozen machine: a subclass names its algorithm, and lists its parameters.
+
+    Attributes
+    ----------
+    certificate_
+        Proven distance of the answer from the exact one.
+    attestation_
+        Which weights ran, and what running rows again literally has shown.
+    ledger_
+        What was computed where.
+    digest_
+        SHA-256 of the frozen weights.
+    n_passes_
+        Passes of the frozen machine over the data.
+    """
+
+    device: str | None = None
+    backend: str = "auto"
 
     def as_algorithm(self, column: int = 0) -> EstimationAlgorithm:
         """The algorithm with this estimator's parameters; of an array, that of one column."""
@@ -171,20 +197,14 @@ class InContextEstimator(BaseEstimator):  # type: ignore[misc]
     def _source(self, X: Any, y: Any, sample_weight: Any = None, **checks: Any) -> Source:
         """Validated data to walk over; Dask collections stay where they are."""
         if is_dask(X):
-            from iceform_estimators.machine.dask import DaskSource
-
-            self._check_dask(X, sample_weight)
-            self._check_columns(X, reset=checks.get("reset", True))
-            self._check_labels(y)
-            return DaskSource(X, y)
+            return self._lazy(X, y, sample_weight, reset=checks.get("reset", True))
         X, y = self._validated(X, y, **checks)
         return self._arrays(X, y, self._weights(sample_weight, X))
 
     def _arrays(self, X: Any, y: Any, weights: Any) -> ArraySource:
+        weights = None if weights is None else as_tensor(weights, self._device)
         x, y = as_tensor(X, self._device), as_tensor(y, self._device)
-        return ArraySource(
-            x, y, weights=None if weights is None else as_tensor(weights, self._device)
-        )
+        return ArraySource(x, y, weights=weights)
 
     def _validated(self, X: Any, y: Any, **checks: Any) -> tuple[Any, Any]:
         """Arrays, and the precision that the answer is stored in."""
@@ -215,7 +235,12 @@ class InContextEstimator(BaseEstimator):  # type: ignore[misc]
             on_host(sample_weight, "sample_weight"), X, dtype=np.float64, ensure_non_negative=True
         )
 
-    def _check_dask(self, X: Any, sample_weight: Any) -> None:
+    def _lazy(
+        self, X: Any, y: Any, sample_weight: Any, *, reset: bool = True, classes: bool = False
+    ) -> Source:
+        """A Dask collection as it is, its classes numbered where that is asked for."""
+        from iceform_estimators.machine.dask import DaskSource
+
         given = {
             "class_weight": getattr(self, "class_weight", None),
             "sample_weight": sample_weight,
@@ -226,8 +251,18 @@ class InContextEstimator(BaseEstimator):  # type: ignore[misc]
                     f"{name} of {type(self).__name__} is for arrays: chunks of a Dask collection "
                     f"bring labels and no weights; pass X.compute(), or no {name}"
                 )
-        single = getattr(X, "dtype", None) == np.float32
-        self._stored = np.dtype(np.float32 if single else np.float64)
+        self._check_columns(X, reset=reset)
+        if y is None:
+            raise ValueError(
+                f"This {type(self).__name__} estimator requires y to be passed, but the target y "
+                "is None."
+            )
+        self._stored = np.dtype(kind_of(X))
+        if not classes:
+            return DaskSource(X, y)
+        self.classes_ = DaskSource.classes(y)
+        check_classification_targets(self.classes_)
+        return DaskSource(X, y, classes=self.classes_)
 
     def _labelled(self, X: Any, y: Any, sample_weight: Any = None) -> Source:
         """As :meth:`_source`, with classes numbered in the order of ``classes_``.
@@ -235,14 +270,7 @@ class InContextEstimator(BaseEstimator):  # type: ignore[misc]
         A class whose samples all weigh nothing is none.
         """
         if is_dask(X):
-            from iceform_estimators.machine.dask import DaskSource
-
-            self._check_dask(X, sample_weight)
-            self._check_columns(X, reset=True)
-            self._check_labels(y)
-            self.classes_ = DaskSource.classes(y)
-            check_classification_targets(self.classes_)
-            return DaskSource(X, y, classes=self.classes_)
+            return self._lazy(X, y, sample_weight, classes=True)
         X, y = self._validated(X, y)
         check_classification_targets(y)
         weights = self._weights(sample_weight, X)
@@ -270,13 +298,6 @@ class InContextEstimator(BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 f"X has {X.shape[1]} features, but {type(self).__name__} is expecting "
                 f"{self.n_features_in_} features as input."
-            )
-
-    def _check_labels(self, y: Any) -> None:
-        if y is None:
-            raise ValueError(
-                f"This {type(self).__name__} estimator requires y to be passed, but the target y "
-                "is None."
             )
 
     def _by_blocks(
@@ -321,13 +342,12 @@ class InContextEstimator(BaseEstimator):  # type: ignore[misc]
         """With what storing its coefficients in less than float64 may move them by."""
         if self._stored == np.float64:
             return found
-        kind = torch.float32 if self._stored == np.float32 else torch.float64
-        worst = float(moved(found.coef, kind).max())
+        worst = float(moved(found.coef, torch.float32).max())
         if "what" in found.certificate.domain:  # it speaks of fitted values
             reach = source.moments(products=False).largest
-            lines = reach @ moved(found.coef, kind) + moved(found.intercept, kind)
-            worst = SLACK * float(lines.max())
-        return stored(found, kind, worst)
+            off = (moved(part, torch.float32) for part in (found.coef, found.intercept))
+            worst = SLACK * float((reach @ next(off) + next(off)).max())
+        return stored(found, torch.float32, worst)
 
     def _keep(
         self, machine: Machine, *found: Result, sources: Sequence[Source] = (), each: str = "column"
@@ -369,19 +389,10 @@ class Scored:
 class LinearEstimator(Scored, RegressorMixin, InContextEstimator):  # type: ignore[misc]
     """Fits coefficients by passes, predicts by a look-up of x.w + b."""
 
-    def __init__(
-        self,
-        fit_intercept: bool,
-        tol: float,
-        max_iter: int | None,
-        precondition: str,
-        device: str | None,
-        backend: str,
-        **peer: Any,
-    ) -> None:
-        super().__init__(device, backend, **peer)
-        self.fit_intercept, self.tol = fit_intercept, tol
-        self.max_iter, self.precondition = max_iter, precondition
+    fit_intercept: bool = True
+    tol: float = TOLERANCE
+    max_iter: int | None = 1000
+    precondition: str = "whiten"
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Write the prompts of the data and loop the frozen machine over them.
@@ -536,18 +547,9 @@ class Sparse(LinearEstimator):
 class Separator(Scored, ClassifierMixin, InContextEstimator):  # type: ignore[misc]
     """One line, or one for each class."""
 
-    def __init__(
-        self,
-        fit_intercept: bool,
-        max_iter: int,
-        class_weight: Mapping[Any, float] | str | None,
-        device: str | None,
-        backend: str,
-        **peer: Any,
-    ) -> None:
-        super().__init__(device, backend, **peer)
-        self.fit_intercept, self.max_iter = fit_intercept, max_iter
-        self.class_weight = class_weight
+    fit_intercept: bool = True
+    max_iter: int = 1000
+    class_weight: Mapping[Any, float] | str | None = None
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Fit one line, or one for each class.
@@ -574,7 +576,7 @@ class Separator(Scored, ClassifierMixin, InContextEstimator):  # type: ignore[mi
         models = self._models(model)
         fits = [self._as_stored(machine.run(one, source), source) for one in models]
         self._keep(machine, *fits, sources=[source] * len(fits), each="class")
-        self.certificates_: list[Certificate] = [fit.certificate for fit in fits]
+        self.certificates_ = [fit.certificate for fit in fits]
         self.coef_ = np.vstack([self._cast(fit.coef) for fit in fits])
         self.intercept_ = np.hstack([self._cast(fit.intercept) for fit in fits])
         # A loop without a tolerance ends where it ends; what it kept says how.

@@ -10,8 +10,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import field, replace
 from numbers import Integral
 from typing import Any
 
@@ -49,6 +49,12 @@ from iceform_estimators.machine import ArraySource
 from iceform_estimators.machine.stream import read_line
 
 _READ = 1024  # samples whose fitted values a fit reads; those of others are read by ``predict``
+
+
+# What there is one of for each component.
+_ALONG = (
+    "components_", "explained_variance_", "explained_variance_ratio_", "singular_values_",
+)  # fmt: skip
 
 
 class _StoredSamples(InContextEstimator):
@@ -114,8 +120,8 @@ class AveragingEstimator(Scored, RegressorMixin, _StoredSamples):  # type: ignor
 class _Neighbours(_StoredSamples):
     """Finds neighbours in the prompt."""
 
-    n_neighbors: int
-    weights: Any
+    n_neighbors: int = field(default=5, kw_only=False)
+    weights: str | Callable[[Any], Any] | None = "uniform"
 
     def as_algorithm(self, column: int = 0) -> EstimationAlgorithm:
         """As of any estimator; a function of distances is the estimator's own."""
@@ -191,6 +197,12 @@ class _Neighbours(_StoredSamples):
         shape = (len(found), self.n_samples_fit_)
         return csr_matrix((values, found.ravel(), starts), shape=shape)
 
+    def __sklearn_tags__(self) -> Any:
+        """Several columns of labels, or of classes, are answered at once."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
     def _average(self, X: Any, values: Tensor) -> Tensor:
         memory, points, others = self._asked(X)
         found: Tensor = memory.average(points, values, others=others)
@@ -225,12 +237,6 @@ class NeighbourAverage(_Neighbours, AveragingEstimator):
         check_is_fitted(self)
         found = self._average(X, self._labels).cpu().numpy()
         return found[:, 0] if self._flat else found
-
-    def __sklearn_tags__(self) -> Any:
-        """Several columns of labels are averaged at once."""
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
 
 
 class Vote(Scored, ClassifierMixin, _Neighbours):  # type: ignore[misc]
@@ -290,24 +296,18 @@ class Vote(Scored, ClassifierMixin, _Neighbours):  # type: ignore[misc]
             return self.classes_[best[0]]
         return np.stack([c[at] for c, at in zip(self.classes_, best, strict=True)], axis=1)
 
-    def __sklearn_tags__(self) -> Any:
-        """Several columns of classes are voted on at once."""
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
-
 
 class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, InContextEstimator):  # type: ignore[misc]
     """Directions, each found one taken out of the prompt."""
 
-    n_components: Any
-    random_state: Any
-    whiten: bool
-    n_components_: int
-    mean_: Any
-    explained_variance_: Any
-    explained_variance_ratio_: Any
-    singular_values_: Any
+    n_components: int | float | str | None = field(default=None, kw_only=False)
+    random_state: Any = None
+    whiten: bool = False
+    n_components_: int = field(init=False)
+    mean_: Any = field(init=False)
+    explained_variance_: Any = field(init=False)
+    explained_variance_ratio_: Any = field(init=False)
+    singular_values_: Any = field(init=False)
 
     def fit(self, X: Any, y: Any = None) -> Any:
         """Find the directions.
@@ -339,9 +339,8 @@ class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, InContextEst
         rest = min(x.shape) - self.n_components_
         spread = float(x.var(0, unbiased=True).sum() - self.explained_variance_.sum())
         self.noise_variance_ = max(spread, 0.0) / rest if rest else 0.0
-        for name in ("components", "mean", "explained_variance", "explained_variance_ratio",
-                     "singular_values"):  # fmt: skip
-            setattr(self, f"{name}_", getattr(self, f"{name}_").astype(self._stored))
+        for name in ("mean_", *_ALONG):
+            setattr(self, name, getattr(self, name).astype(self._stored))
         return self
 
     def as_algorithm(self, column: int = 0) -> EstimationAlgorithm:
@@ -364,9 +363,8 @@ class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, InContextEst
         else:
             above = np.searchsorted(np.cumsum(self.explained_variance_ratio_), share, "right")
             self.n_components_ = min(int(above) + 1, self.n_components_)
-        for name in ("components", "explained_variance", "explained_variance_ratio",
-                     "singular_values"):  # fmt: skip
-            setattr(self, f"{name}_", getattr(self, f"{name}_")[: self.n_components_])
+        for name in _ALONG:
+            setattr(self, name, getattr(self, name)[: self.n_components_])
 
     def transform(self, X: Any) -> Any:
         """Coordinates along the components, shape (n_samples, n_components)."""

@@ -32,8 +32,9 @@ from iceform.certificates import (
 )
 from iceform.errors import ProgramError
 from iceform_estimators.algorithms import EstimationAlgorithm
+from iceform_estimators.algorithms.linear import FITTED
 from iceform_estimators.machine import Source
-from iceform_estimators.machine.program import FitRecord, MachineProgram, refuse_verify
+from iceform_estimators.machine.program import FitRecord, MachineProgram, refuse_verify, with_terms
 
 _WHAT = "fitted values; the coefficients of some are not unique"
 
@@ -52,16 +53,8 @@ def of_fitted_values(found: Result, source: Source) -> Certificate:
     step = DerivationStep(
         "fitted", "distance of the fitted values", worst, "sum_j e max_i |x_ij| + b"
     )
-    made = Certificate.total(
-        terms,
-        domain={**before.domain, "what": "fitted values"},
-        dtype=before.dtype,
-        backend=before.backend,
-        derivation=(*before.derivation, step),
-        assumptions=before.assumptions,
-        compared="fitted - optimally fitted",
-        kind=before.kind,
-        excess=before.excess,
+    made = with_terms(
+        before, terms, step, compared=FITTED, domain={**before.domain, "what": "fitted values"}
     )
     verifier: Any = before.verifier
     if verifier is None:

@@ -1,12 +1,13 @@
 """The fifteen estimators: scikit-learn's names and parameters, one frozen attention layer.
 
-Each names its algorithm, whose record has the ranges of its parameters. What all of them leave
+Each names its algorithm, whose record has the ranges of its parameters, and lists the parameters
+that its family does not have. What all of them leave
 behind after ``fit`` is in :class:`~iceform_estimators._base.InContextEstimator`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from dataclasses import field
 from typing import Any
 
 from iceform_estimators import algorithms
@@ -51,20 +52,8 @@ class InContextLinearRegression(LinearEstimator):
 
     algorithm = algorithms.LinearRegression
 
-    def __init__(
-        self,
-        fit_intercept: bool = True,
-        *,
-        tol: float = TOLERANCE,
-        max_iter: int = 1000,
-        precondition: str = "whiten",
-        positive: bool = False,
-        device: str | None = None,
-        backend: str = "auto",
-        **peer: Any,
-    ) -> None:
-        super().__init__(fit_intercept, tol, max_iter, precondition, device, backend, **peer)
-        self.positive = positive
+    fit_intercept: bool = field(default=True, kw_only=False)
+    positive: bool = False
 
 
 class InContextRidge(Batches):
@@ -89,21 +78,8 @@ class InContextRidge(Batches):
 
     algorithm = algorithms.Ridge
 
-    def __init__(
-        self,
-        alpha: Any = 1.0,
-        *,
-        fit_intercept: bool = True,
-        tol: float = TOLERANCE,
-        max_iter: int | None = 1000,
-        precondition: str = "whiten",
-        positive: bool = False,
-        device: str | None = None,
-        backend: str = "auto",
-        **peer: Any,
-    ) -> None:
-        super().__init__(fit_intercept, tol, max_iter, precondition, device, backend, **peer)
-        self.alpha, self.positive = alpha, positive
+    alpha: Any = field(default=1.0, kw_only=False)
+    positive: bool = False
 
 
 class InContextLasso(Sparse):
@@ -131,22 +107,10 @@ class InContextLasso(Sparse):
 
     algorithm = algorithms.Lasso
 
-    def __init__(
-        self,
-        alpha: float = 1.0,
-        *,
-        fit_intercept: bool = True,
-        tol: float = TOLERANCE,
-        max_iter: int | None = 20_000,
-        precondition: str = "whiten",
-        positive: bool = False,
-        device: str | None = None,
-        backend: str = "auto",
-        warm_start: bool = False,
-        **peer: Any,
-    ) -> None:
-        super().__init__(fit_intercept, tol, max_iter, precondition, device, backend, **peer)
-        self.alpha, self.positive, self.warm_start = alpha, positive, warm_start
+    alpha: float = field(default=1.0, kw_only=False)
+    max_iter: int | None = 20_000
+    positive: bool = False
+    warm_start: bool = False
 
 
 class InContextElasticNet(Sparse):
@@ -175,24 +139,11 @@ class InContextElasticNet(Sparse):
 
     algorithm = algorithms.ElasticNet
 
-    def __init__(
-        self,
-        alpha: float = 1.0,
-        *,
-        l1_ratio: float = 0.5,
-        fit_intercept: bool = True,
-        tol: float = TOLERANCE,
-        max_iter: int | None = 20_000,
-        precondition: str = "whiten",
-        positive: bool = False,
-        device: str | None = None,
-        backend: str = "auto",
-        warm_start: bool = False,
-        **peer: Any,
-    ) -> None:
-        super().__init__(fit_intercept, tol, max_iter, precondition, device, backend, **peer)
-        self.alpha, self.l1_ratio = alpha, l1_ratio
-        self.positive, self.warm_start = positive, warm_start
+    alpha: float = field(default=1.0, kw_only=False)
+    l1_ratio: float = 0.5
+    max_iter: int | None = 20_000
+    positive: bool = False
+    warm_start: bool = False
 
 
 class InContextHuberRegressor(LinearEstimator):
@@ -223,22 +174,9 @@ class InContextHuberRegressor(LinearEstimator):
 
     algorithm = algorithms.Huber
 
-    def __init__(
-        self,
-        epsilon: float = HUBER_EPSILON,
-        *,
-        alpha: float = HUBER_ALPHA,
-        fit_intercept: bool = True,
-        tol: float = TOLERANCE,
-        max_iter: int = 1000,
-        precondition: str = "whiten",
-        device: str | None = None,
-        backend: str = "auto",
-        warm_start: bool = False,
-        **peer: Any,
-    ) -> None:
-        super().__init__(fit_intercept, tol, max_iter, precondition, device, backend, **peer)
-        self.epsilon, self.alpha, self.warm_start = epsilon, alpha, warm_start
+    epsilon: float = field(default=HUBER_EPSILON, kw_only=False)
+    alpha: float = HUBER_ALPHA
+    warm_start: bool = False
 
 
 class InContextQuantileRegressor(Sparse):
@@ -271,22 +209,9 @@ class InContextQuantileRegressor(Sparse):
 
     algorithm = algorithms.Quantile
 
-    def __init__(
-        self,
-        quantile: float = 0.5,
-        *,
-        alpha: float = 0.0,
-        width: float | None = None,
-        fit_intercept: bool = True,
-        tol: float = TOLERANCE,
-        max_iter: int = 1000,
-        precondition: str = "whiten",
-        device: str | None = None,
-        backend: str = "auto",
-        **peer: Any,
-    ) -> None:
-        super().__init__(fit_intercept, tol, max_iter, precondition, device, backend, **peer)
-        self.quantile, self.alpha, self.width = quantile, alpha, width
+    quantile: float = field(default=0.5, kw_only=False)
+    alpha: float = 0.0
+    width: float | None = None
 
 
 class InContextExpectileRegressor(LinearEstimator):
@@ -315,21 +240,8 @@ class InContextExpectileRegressor(LinearEstimator):
 
     algorithm = algorithms.Expectile
 
-    def __init__(
-        self,
-        expectile: float = 0.5,
-        *,
-        alpha: float = 0.0,
-        fit_intercept: bool = True,
-        tol: float = TOLERANCE,
-        max_iter: int = 1000,
-        precondition: str = "whiten",
-        device: str | None = None,
-        backend: str = "auto",
-        **peer: Any,
-    ) -> None:
-        super().__init__(fit_intercept, tol, max_iter, precondition, device, backend, **peer)
-        self.expectile, self.alpha = expectile, alpha
+    expectile: float = field(default=0.5, kw_only=False)
+    alpha: float = 0.0
 
 
 class InContextPoissonRegressor(LinearEstimator):
@@ -355,21 +267,8 @@ class InContextPoissonRegressor(LinearEstimator):
 
     algorithm = algorithms.Poisson
 
-    def __init__(
-        self,
-        alpha: float = 1.0,
-        *,
-        fit_intercept: bool = True,
-        tol: float = TOLERANCE,
-        max_iter: int = 1000,
-        precondition: str = "whiten",
-        device: str | None = None,
-        backend: str = "auto",
-        warm_start: bool = False,
-        **peer: Any,
-    ) -> None:
-        super().__init__(fit_intercept, tol, max_iter, precondition, device, backend, **peer)
-        self.alpha, self.warm_start = alpha, warm_start
+    alpha: float = field(default=1.0, kw_only=False)
+    warm_start: bool = False
 
 
 class InContextLogisticRegression(Chances):
@@ -402,23 +301,10 @@ class InContextLogisticRegression(Chances):
 
     algorithm = algorithms.Logistic
 
-    def __init__(
-        self,
-        C: float = 1.0,
-        *,
-        fit_intercept: bool = True,
-        tol: float = TOLERANCE,
-        max_iter: int = 1000,
-        precondition: str = "whiten",
-        device: str | None = None,
-        backend: str = "auto",
-        warm_start: bool = False,
-        class_weight: Mapping[Any, float] | str | None = None,
-        **peer: Any,
-    ) -> None:
-        super().__init__(fit_intercept, max_iter, class_weight, device, backend, **peer)
-        self.C, self.tol, self.precondition = C, tol, precondition
-        self.warm_start = warm_start
+    C: float = field(default=1.0, kw_only=False)
+    tol: float = TOLERANCE
+    precondition: str = "whiten"
+    warm_start: bool = False
 
 
 class InContextLinearSVC(Separator):
@@ -445,21 +331,9 @@ class InContextLinearSVC(Separator):
 
     algorithm = algorithms.LinearSVM
 
-    def __init__(
-        self,
-        C: float = 1.0,
-        *,
-        fit_intercept: bool = True,
-        tol: float = TOLERANCE,
-        max_iter: int = 1000,
-        precondition: str = "whiten",
-        device: str | None = None,
-        backend: str = "auto",
-        class_weight: Mapping[Any, float] | str | None = None,
-        **peer: Any,
-    ) -> None:
-        super().__init__(fit_intercept, max_iter, class_weight, device, backend, **peer)
-        self.C, self.tol, self.precondition = C, tol, precondition
+    C: float = field(default=1.0, kw_only=False)
+    tol: float = TOLERANCE
+    precondition: str = "whiten"
 
 
 class InContextPerceptron(Separator):
@@ -489,19 +363,9 @@ class InContextPerceptron(Separator):
 
     algorithm = algorithms.Perceptron
 
-    def __init__(
-        self,
-        fit_intercept: bool = True,
-        *,
-        max_iter: int = 100,
-        device: str | None = None,
-        backend: str = "auto",
-        warm_start: bool = False,
-        class_weight: Mapping[Any, float] | str | None = None,
-        **peer: Any,
-    ) -> None:
-        super().__init__(fit_intercept, max_iter, class_weight, device, backend, **peer)
-        self.warm_start = warm_start
+    fit_intercept: bool = field(default=True, kw_only=False)
+    max_iter: int = 100
+    warm_start: bool = False
 
 
 class InContextKernelRegressor(AveragingEstimator):
@@ -529,16 +393,7 @@ class InContextKernelRegressor(AveragingEstimator):
 
     algorithm = algorithms.KernelRegression
 
-    def __init__(
-        self,
-        gamma: float | str = "scott",
-        *,
-        device: str | None = None,
-        backend: str = "auto",
-        **peer: Any,
-    ) -> None:
-        super().__init__(device, backend, **peer)
-        self.gamma = gamma
+    gamma: float | str = field(default="scott", kw_only=False)
 
 
 class InContextKNeighborsRegressor(NeighbourAverage):
@@ -566,18 +421,6 @@ class InContextKNeighborsRegressor(NeighbourAverage):
 
     algorithm = algorithms.KNeighbors
 
-    def __init__(
-        self,
-        n_neighbors: int = 5,
-        *,
-        weights: str | Callable[[Any], Any] | None = "uniform",
-        device: str | None = None,
-        backend: str = "auto",
-        **peer: Any,
-    ) -> None:
-        super().__init__(device, backend, **peer)
-        self.n_neighbors, self.weights = n_neighbors, weights
-
 
 class InContextKNeighborsClassifier(Vote):
     """The most frequent class among the k nearest training samples.
@@ -598,18 +441,6 @@ class InContextKNeighborsClassifier(Vote):
     """
 
     algorithm = algorithms.KNeighborsVote
-
-    def __init__(
-        self,
-        n_neighbors: int = 5,
-        *,
-        weights: str | Callable[[Any], Any] | None = "uniform",
-        device: str | None = None,
-        backend: str = "auto",
-        **peer: Any,
-    ) -> None:
-        super().__init__(device, backend, **peer)
-        self.n_neighbors, self.weights = n_neighbors, weights
 
 
 class InContextPCA(Components):
@@ -639,15 +470,6 @@ class InContextPCA(Components):
 
     algorithm = algorithms.PCA
 
-    def __init__(
-        self,
-        n_components: int | float | str | None = None,
-        *,
-        random_state: Any = None,
-        device: str | None = None,
-        backend: str = "auto",
-        whiten: bool = False,
-        **peer: Any,
-    ) -> None:
-        super().__init__(device, backend, **peer)
-        self.n_components, self.random_state, self.whiten = n_components, random_state, whiten
+    n_components: int | float | str | None = field(default=None, kw_only=False)
+    random_state: Any = None
+    whiten: bool = False

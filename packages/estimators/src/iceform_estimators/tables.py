@@ -25,12 +25,13 @@ import pandas
 from sklearn.model_selection import train_test_split
 
 from iceform.errors import BoundError, DtypeError, IntegrityError, ProgramError, ShapeError
+from iceform_estimators.tuning import SMALLEST
 
 __all__ = ["TableData", "ames", "columns_of", "read", "read_like", "table_from"]
 
 _SHOWN = 8  # names that a message lists
 _EXACT = 2**sys.float_info.mant_dig  # whole numbers up to this are float64s
-_LARGEST = 1e150  # beyond it squares, which scales are made of, overflow
+_LARGEST = 1 / SMALLEST  # beyond it squares, which scales are made of, overflow
 # What a person reads as a number: 1,234.50 or 12 € or 5 %.
 _LIKE_A_NUMBER = re.compile(
     r"\s*[-+]?[$€£¥]?\s?[-+]?\.?\d[\d.,' _]*(e[-+]?\d+)?\s?[%$€£¥]?\s*", re.I

@@ -1,17 +1,30 @@
 """Numbers that tune something in more than one room of the package, each with its reason."""
 
 TOLERANCE = 1e-9  # ``tol`` by default: the length of the last step, relative to the answer
-PEER_TOLERANCE = 1e-12  # of scikit-learn's estimators where they are compared: at the optimum
-ROUNDED = 1 + 1e-9  # covers the rounding of sums, roots and norms of a few products
-SLACK = 1 + 1e-3  # covers norms and lengths in computed coordinates, far beyond their rounding
+CLOSE = 1e-12  # relative: what is left of a step, a residual or a direction is rounding
+PEER_TOLERANCE = CLOSE  # of scikit-learn's estimators where they are compared: at the optimum
+APART = 1e-9  # relative: what directions, weights and eigenvalues are told apart by
+ROUNDED = 1 + APART  # covers the rounding of sums, roots and norms of a few products
+SMALL = 1e-3  # a share that changes nothing that counts
+SLACK = 1 + SMALL  # covers norms and lengths in computed coordinates, far beyond their rounding
+FAR = 1e6  # in deviations: so far out a mean is known to 1e-10 of one, and a coefficient is 0
 HUBER_EPSILON = 1.35  # scikit-learn's default: 95 % as good as least squares on normal residuals
 HUBER_ALPHA = 1e-4  # scikit-learn's default
 PATIENCE = 12  # steps in which a fit gets less than PROGRESS nearer before it is at its floor
 PROGRESS = 0.9
-GROWTHS = 12  # balls tried for a proof, each twice as large
+ACCEPT = 0.7  # of its gradient, or of its length, that a step may leave
+TRIES = 4  # of a step, shorter and shorter
+ROUNDS = 100  # of a search that ends by itself long before
+GROWTHS = 12  # balls, or supports, tried for a proof, each larger
+PAIRS = 1 << 24  # products that are taken in pairs of numbers, where more would take too long
+ROOM = 1 << 22  # entries at once of what all samples are compared with
+KEPT = 1 << 16  # entries of data that are kept, or gone through again, beside an answer
+WIDEST = 2.0**40  # residuals, and distances, beyond this are a sign of divergence, not of data
+SATURATED = 64.0  # where bounded curves have reached their ends, to e^-64
+CORNER = 0.05  # width of a rounded corner to begin with, in deviations of the labels
 NEARBY = 16  # lines up to this many times as large as the one found, or as 1
 TEST_SHARE = 0.2  # of the rows, where nobody asks for another
 SMALLEST = 1e-140  # of distances whose squares, times 1e10, are normal
 PENALTY_SLIDER = (HUBER_ALPHA, 10)  # from hardly any penalty to a strong one
 SHARE_SLIDER = (0.02, 0.98)  # of samples below: the tails are of few
-C_SLIDER = (1e-2, 1e3)  # from a strong penalty to hardly any, for whoever drags it
+C_SLIDER = (10 * SMALL, 1 / SMALL)  # from a strong penalty to hardly any, for whoever drags it

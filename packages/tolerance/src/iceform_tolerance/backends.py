@@ -6,6 +6,7 @@ import importlib
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -33,9 +34,7 @@ class KernelBackend:
 
     def kind(self, dtype: torch.dtype, device: torch.device) -> KernelKind:
         """Its kind, with the defaults of its device."""
-        read = self.reads(dtype)
-        wide = torch.float64 if read == torch.float64 else torch.float32
-        return KernelKind.of(read, wide, device=device)
+        return KernelKind.of(self.reads(dtype), device=device)
 
     def run(self, inputs: Inputs) -> Tensor | str:
         """Its output, or why it cannot run on these inputs."""
@@ -55,16 +54,16 @@ class KernelBackend:
             return str(refused).splitlines()[0]
 
 
+def _called(function: Callable[..., Tensor], inputs: Inputs, **more: bool) -> Tensor:
+    return function(
+        inputs.q, inputs.k, inputs.v, attn_mask=inputs.mask, is_causal=inputs.causal,
+        scale=inputs.scale, **more,
+    )  # fmt: skip
+
+
 def _sdpa(inputs: Inputs) -> Tensor:
-    return scaled_dot_product_attention(
-        inputs.q,
-        inputs.k,
-        inputs.v,
-        attn_mask=inputs.mask,
-        is_causal=inputs.causal,
-        scale=inputs.scale,
-        enable_gqa=inputs.q.shape[-3] != inputs.k.shape[-3],
-    )
+    shared = inputs.q.shape[-3] != inputs.k.shape[-3]
+    return _called(scaled_dot_product_attention, inputs, enable_gqa=shared)
 
 
 def _only(which: SDPBackend) -> Callable[[Inputs], Tensor]:
@@ -96,11 +95,4 @@ def backend_named(name: str) -> KernelBackend:
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as missing:
         raise ProgramError(f"{name} cannot be imported: {missing}") from None
-    return KernelBackend(name, lambda inputs: _call_own(found, inputs))
-
-
-def _call_own(function: Callable[..., Tensor], inputs: Inputs) -> Tensor:
-    return function(
-        inputs.q, inputs.k, inputs.v, attn_mask=inputs.mask, is_causal=inputs.causal,
-        scale=inputs.scale,
-    )  # fmt: skip
+    return KernelBackend(name, partial(_called, found))

@@ -95,19 +95,6 @@ class _Draw:
         return Inputs(**parts)  # type: ignore[arg-type]
 
 
-def _plain(draw: _Draw) -> Inputs:
-    return draw.made()
-
-
-def _large_logits(draw: _Draw) -> Inputs:
-    return draw.made(q=draw.q * 8, k=draw.k * 8)
-
-
-def _ties(draw: _Draw) -> Inputs:
-    """All keys of a head are one key."""
-    return draw.made(k=draw.k[..., :1, :].expand_as(draw.k))
-
-
 def _one_dominates(draw: _Draw) -> Inputs:
     k = draw.k.clone()
     k[..., draw.shape.length // 2, :] = draw.q.mean((1, 2)).sign()[:, None] * 8
@@ -115,102 +102,78 @@ def _one_dominates(draw: _Draw) -> Inputs:
 
 
 def _masked_rows(draw: _Draw) -> Inputs:
-    """Boolean, a query that sees nothing and one that sees one key among them."""
     mask = draw.uniform(draw.shape.queries, draw.shape.length) < 0.5
-    mask[0] = False
-    mask[-1] = False
+    mask[[0, -1]] = False
     mask[-1, 0] = True
     return draw.made(mask=mask)
 
 
 def _added_mask(draw: _Draw) -> Inputs:
-    """Slopes, and -1e4 for keys to hide, as many models have it."""
     slope = -torch.arange(draw.shape.length).double().expand(draw.shape.queries, -1) / 16
-    hidden = draw.uniform(draw.shape.queries, draw.shape.length) < 0.25
+    hidden = 4 * draw.uniform(draw.shape.queries, draw.shape.length) < 1
     most = torch.finfo(draw.dtype).max
-    return draw.made(mask=torch.where(hidden, max(-1e4, -most), slope))
-
-
-def _causal(draw: _Draw) -> Inputs:
-    return draw.made(causal=True)
+    return draw.made(mask=torch.where(hidden, max(-10_000.0, -most), slope))
 
 
 def _subnormals(draw: _Draw) -> Inputs:
-    """Values below the smallest normal number, and keys so far away that weights underflow."""
-    tiny = torch.finfo(draw.dtype).smallest_normal / 4
     far = draw.k.clone()
     far[..., 1::2, :] *= 16
-    return draw.made(k=far, v=draw.v * tiny)
+    return draw.made(k=far, v=draw.v * torch.finfo(draw.dtype).smallest_normal / 4)
 
 
-def _offset_values(draw: _Draw) -> Inputs:
-    return draw.made(v=draw.v / 16 + 3)
-
-
-def _rising(draw: _Draw) -> Inputs:
-    """Each key a little above the last: the running maximum moves at every one of them."""
-    rise = torch.linspace(0.5, 1.5, draw.shape.length)[:, None]
-    return draw.made(q=torch.ones_like(draw.q), k=(draw.k * 0.01 + 1) * rise)
-
-
-def _steep(draw: _Draw) -> Inputs:
-    """The maximum moves by much: what comes before has to be rescaled to nothing."""
-    rise = torch.linspace(-4.0, 8.0, draw.shape.length)[:, None]
-    return draw.made(q=torch.ones_like(draw.q), k=draw.k * 0.1 + rise)
+def _climbing(draw: _Draw, noise: int, low: float, high: float) -> Inputs:
+    """Keys that are larger and larger, as all queries see them."""
+    rise = torch.linspace(low, high, draw.shape.length)[:, None]
+    return draw.made(q=torch.ones_like(draw.q), k=draw.k / noise + rise)
 
 
 def _cancelling(draw: _Draw) -> Inputs:
-    """Large products that cancel in the logit."""
     sign = torch.ones(draw.shape.dim)
     sign[1::2] = -1
-    return draw.made(q=draw.q * 0.1 + 4, k=draw.k * 0.1 + 4 * sign)
+    return draw.made(q=draw.q / 10 + 4, k=draw.k / 10 + 4 * sign)
 
 
 def _outliers(draw: _Draw) -> Inputs:
-    """A few keys and values a hundred times as large."""
     k, v = draw.k.clone(), draw.v.clone()
     k[..., ::7, :] *= 30
     v[..., ::5, :] *= 100
     return draw.made(k=k, v=v)
 
 
-def _same_sign(draw: _Draw) -> Inputs:
-    """Nothing cancels: errors of one direction add up."""
-    return draw.made(q=draw.q.abs(), k=draw.k.abs(), v=draw.v.abs())
-
-
 def _paths(draw: _Draw) -> Inputs:
-    """Near-equal logits by different ways: half the keys pass through negative partial sums."""
-    k = torch.ones_like(draw.k) * (1 + 0.01 * draw.uniform(*draw.k.shape))
+    k = 1 + draw.uniform(*draw.k.shape) / 100
     half = draw.shape.dim // 2
     k[..., 1::2, :half] -= 3
     k[..., 1::2, half : 2 * half] += 3
     v = torch.ones_like(draw.v)
     v[..., 1::2, :] = -1
-    return draw.made(q=1 + 0.01 * draw.uniform(*draw.q.shape), k=k, v=v)
-
-
-def _own_scale(draw: _Draw) -> Inputs:
-    return draw.made(scale=-0.3 / math.sqrt(draw.shape.dim))
+    return draw.made(q=1 + draw.uniform(*draw.q.shape) / 100, k=k, v=v)
 
 
 CASES: Mapping[str, Callable[[_Draw], Inputs]] = {
-    "random": _plain,
-    "large logits": _large_logits,
-    "ties": _ties,
+    "random": lambda d: d.made(),
+    "large logits": lambda d: d.made(q=d.q * 8, k=d.k * 8),
+    "ties": lambda d: d.made(k=d.k[..., :1, :].expand_as(d.k)),  # all keys of a head are one key
     "one key dominates": _one_dominates,
+    # Boolean, a query that sees nothing and one that sees one key among them.
     "masked rows": _masked_rows,
+    # Slopes, and -1e4 for keys to hide, as many models have it.
     "added mask": _added_mask,
-    "causal": _causal,
+    "causal": lambda d: d.made(causal=True),
+    # Values below the smallest normal number, and keys so far away that weights underflow.
     "subnormals": _subnormals,
-    "offset values": _offset_values,
-    "rising maximum": _rising,
-    "steep maximum": _steep,
-    "cancelling products": _cancelling,
-    "outliers": _outliers,
-    "same sign": _same_sign,
+    "offset values": lambda d: d.made(v=d.v / 16 + 3),
+    # The running maximum moves at every key, by little or by so much that what comes before has to
+    # be rescaled to nothing.
+    "rising maximum": lambda d: _climbing(d, 100, 0.5, 2.0),
+    "steep maximum": lambda d: _climbing(d, 10, -4, 8),
+    "cancelling products": _cancelling,  # large ones, in the logit
+    "outliers": _outliers,  # a few keys and values a hundred times as large
+    # Nothing cancels: errors of one direction add up.
+    "same sign": lambda d: d.made(q=d.q.abs(), k=d.k.abs(), v=d.v.abs()),
+    # Near-equal logits by different ways: half the keys pass through negative partial sums.
     "paths": _paths,
-    "own scale": _own_scale,
+    "own scale": lambda d: d.made(scale=-1 / (3 * math.sqrt(d.shape.dim))),
 }
 
 

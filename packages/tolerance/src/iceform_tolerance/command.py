@@ -19,8 +19,6 @@ from iceform_tolerance.attack import DTYPES, QUICK, AttackRow, Tightness, attack
 from iceform_tolerance.backends import KernelBackend, backend_named
 from iceform_tolerance.cases import Shape
 
-VIOLATED = 1  # exit status: a kernel broke its bound
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Hold an attention kernel to its proven tolerance; the exit status.
@@ -37,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     asked = _parser().parse_args(arguments)
     try:
-        return VIOLATED if _run(asked) else 0
+        return int(_run(asked))  # 1 where a kernel broke its bound
     except IceformError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return USAGE

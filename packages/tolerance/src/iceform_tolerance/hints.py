@@ -1,10 +1,10 @@
 r"""What a wrong kernel may have done: exact attention with one mistake in it, tried one by one.
 
 A mistake is named when the output is explained by it: with the mistake put into the exact formula,
-at most `_LEFT` of the violations remain, and the mean distance is at most `_NEARER` of what it was.
-Tolerances are those of the correct problem, a little widened. That is evidence and no proof: two
-mistakes can return the same numbers, and the first that fits is named. Elements that are NaN are
-left out, unless nothing else is wrong.
+at most `_LEFT` of the violations remain, and the mean distance is at most `_FAR` of what it was.
+Tolerances are twice those of the correct problem, whose rounding is like that of the wrong one.
+That is evidence and no proof: two mistakes can return the same numbers, and the first that fits is
+named. Elements that are NaN are left out, unless nothing else is wrong.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ from iceform_tolerance.kind import KernelKind
 
 _BLOCKS = (16, 32, 64, 128, 256, 512)
 _LEFT = 0.02  # of the violations may be left over
-_SLACK = 2.0  # tolerances around a mistaken result: its rounding is like that of the right one
-_NEARER = 0.25
-_COARSE = 0.25  # of the largest value: more than that is no matter of precision
+_FAR = 0.25  # of the mean distance, or of the largest value: more than that is no rounding
 _LARGEST = 1 << 24  # logits of a problem that is tried out; of larger ones, a few heads
 
 
@@ -51,10 +49,10 @@ class _Case:
     def fits(self, value: Tensor) -> bool:
         """Whether this value explains the output."""
         off = self.distance(value)
-        left = float((off > _SLACK * self.tolerance).sum())
+        left = float((off > 2 * self.tolerance).sum())
         if left > max(1.0, _LEFT * float(self.violated.sum())):
             return False
-        return float(off.mean()) <= _NEARER * float(self.distance(self.exact).mean())
+        return float(off.mean()) <= _FAR * float(self.distance(self.exact).mean())
 
 
 def hint(
@@ -91,11 +89,8 @@ def _some_heads(
 
 
 def _mistakes(case: _Case) -> Iterator[tuple[str, Tensor]]:
-    yield from _scales(case)
-    yield from _masks(case)
-    yield from _dropped(case)
-    yield from _heads(case)
-    yield from _stale(case)
+    for kind in (_scales, _masks, _dropped, _heads, _stale):
+        yield from kind(case)
 
 
 def _scales(case: _Case) -> Iterator[tuple[str, Tensor]]:
@@ -253,7 +248,7 @@ def _accumulation(case: _Case) -> str | None:
     off = case.distance(case.exact)
     # That bound is wide; sums in the low format are rarely off by more than a few percent.
     size = float(case.problem.v.double().abs().amax())
-    if not bool((off <= wider.view_as(off)).all()) or float(off.amax()) > _COARSE * size:
+    if not bool((off <= wider.view_as(off)).all()) or float(off.amax()) > _FAR * size:
         return None
     return (
         f"accumulation: the errors fit sums in {case.kind.low.name}, "

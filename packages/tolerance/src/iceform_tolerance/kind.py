@@ -64,7 +64,7 @@ class KernelKind:
     def of(
         cls,
         dtype: torch.dtype,
-        accumulate: torch.dtype = torch.float32,
+        accumulate: torch.dtype | None = None,
         *,
         device: torch.device | str = "cpu",
         probabilities: torch.dtype | None = None,
@@ -75,7 +75,9 @@ class KernelKind:
         block: int = 1,
         split: bool | None = None,
     ) -> KernelKind:
-        """A kind with its defaults filled in, and checked."""
+        """A kind with its defaults filled in, and checked; sums are in float32 or wider."""
+        if accumulate is None:
+            accumulate = torch.float64 if dtype == torch.float64 else torch.float32
         low, wide = format_of(dtype), format_of(accumulate)
         if wide.u > low.u:
             raise BoundError(

@@ -33,15 +33,11 @@ STEPS = ("log", *(
     own + name for own in ("own_", "") for name in ("numerator", "denominator", "exp", "count")
 ))  # fmt: skip
 _ROWS, _WARPS, _STAGES = 128, 8, 3  # as measured on an H200
-_IN_REGISTERS = 256  # columns whose sums of so many rows are kept in registers
-_HALF = 2  # bytes of an entry
+_IN_REGISTERS = MOST_COLUMNS // 2  # columns whose sums of so many rows are kept in registers
 _SPARE = 4096  # bytes of shared memory that a compiler may want for itself
 _FINISHED = 32  # rows that are finished at once
 _LEAST = 16  # the narrowest side of a product
 _SHARES = 32  # programs that read one head's keys and values
-_OF_VALUES = 4  # a column's c̄, max|v|, Σ|v| and max v - min v
-_OF_HEADS = 2  # a head's longest key, and a sum that is finite if all entries are
-_ASKED = 5  # what the host asks for
 
 
 def _ceil_div(a: int, b: int) -> int:
@@ -171,8 +167,8 @@ def read(k: Tensor, v: Tensor, *, seen: int) -> Shared:
     found = Shared(
         columns=v.new_empty((heads, keys, 4 * values)),
         weights=v.new_empty((heads, keys), dtype=torch.float32),
-        values=v.new_empty((heads, _OF_VALUES, values), dtype=double),
-        heads=v.new_empty((heads, _OF_HEADS), dtype=double),
+        values=v.new_empty((heads, 4, values), dtype=double),
+        heads=v.new_empty((heads, 2), dtype=double),
     )
     wide = triton.next_power_of_2(values)
     _gather_kernel[(shares, heads)](
@@ -286,8 +282,8 @@ def weighted_sums(
 def _fitting(dim: int, values: int, room: float) -> tuple[int, int]:
     """Rows of a program and blocks of keys in flight that ``room`` bytes and registers hold."""
     rows = _ROWS if values <= _IN_REGISTERS else _ROWS // 2
-    left = room - _HALF * rows * dim - _SPARE
-    return rows, int(max(1, min(_STAGES, left // (_HALF * BLOCK * (dim + values)))))
+    left = room - 2 * rows * dim - _SPARE  # an entry is two bytes
+    return rows, int(max(1, min(_STAGES, left // (2 * BLOCK * (dim + values)))))
 
 
 def _shared(device: torch.device) -> float:
@@ -486,7 +482,7 @@ def finished(
     (heads, rows, dim), values = q.shape, shared.values.shape[-1]
     programs = _ceil_div(rows, _FINISHED)
     out = q.new_empty((heads, rows, values), dtype=torch.float64)
-    asked = q.new_empty((_ASKED, heads * programs), dtype=torch.float64)
+    asked = q.new_empty((5, heads * programs), dtype=torch.float64)
     _finish_kernel[(programs, heads)](
         q, sums, mean, top, shared.values, shared.heads, fixed, by_n, out, asked,
         rows, queries, shared.columns.shape[1], dim, values, 0 if diagonal is None else diagonal,

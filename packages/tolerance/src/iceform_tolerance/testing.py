@@ -11,7 +11,7 @@ from torch import Tensor
 from iceform.arithmetic import at_most
 from iceform.errors import DeviceError, DtypeError, ShapeError
 from iceform.validation import check_choice
-from iceform_tolerance.exact import reference_and_bound
+from iceform_tolerance.exact import Reference, reference_and_bound
 from iceform_tolerance.hints import hint
 from iceform_tolerance.inputs import Problem, problem_of
 from iceform_tolerance.kind import KernelKind
@@ -56,8 +56,6 @@ def assert_attention_close(
     check_choice("empty_rows", empty_rows, ("zeros", "any"))
     _check_out(out, problem)
     dtype = q.dtype if dtype is None else dtype
-    if accumulate is None:
-        accumulate = torch.float64 if dtype == torch.float64 else torch.float32
     kind.setdefault("output", out.dtype)  # a kernel that returns another dtype than it reads
     stated = KernelKind.of(dtype, accumulate, **{"device": q.device, **kind})
     allowed, exact = reference_and_bound(problem, stated)
@@ -67,9 +65,7 @@ def assert_attention_close(
         within = within | (allowed == 0)
     if bool(within.all()):
         return
-    raise AssertionError(
-        _report(problem, stated, out, exact.value, allowed, ~within, exact.doubled, hints)
-    )
+    raise AssertionError(_report(problem, stated, out, exact, allowed, ~within, hints))
 
 
 def _check_out(out: Tensor, problem: Problem) -> None:
@@ -84,30 +80,24 @@ def _check_out(out: Tensor, problem: Problem) -> None:
 
 
 def _report(
-    problem: Problem,
-    kind: KernelKind,
-    out: Tensor,
-    exact: Tensor,
-    allowed: Tensor,
-    violated: Tensor,
-    doubled: bool,
-    hints: bool,
-) -> str:
-    off = (out.double() - exact).abs()
+    problem: Problem, kind: KernelKind, out: Tensor, exact: Reference, allowed: Tensor,
+    violated: Tensor, hints: bool,
+) -> str:  # fmt: skip
+    off = (out.double() - exact.value).abs()
     ratio = torch.where(violated, off / allowed, 0.0).nan_to_num(nan=math.inf)
     at = int(ratio.argmax())
     where = tuple(int(i) for i in torch.unravel_index(torch.tensor(at), ratio.shape))
     count, number = int(violated.sum()), violated.numel()
+    got, right, error, most, share = (
+        float(x.flatten()[at]) for x in (out, exact.value, off, allowed, ratio)
+    )
     lines = [
         f"{count:,} of {number:,} elements ({count / number:.2%}) are beyond what rounding "
         "explains",
-        f"worst at {where}: got {float(out.flatten()[at]):.9g}, exact "
-        f"{float(exact.flatten()[at]):.9g}",
-        f"error {float(off.flatten()[at]):.3e}, proven bound "
-        f"{at_most(float(allowed.flatten()[at]))}, "
-        f"ratio {float(ratio.flatten()[at]):.3g}",
+        f"worst at {where}: got {got:.9g}, exact {right:.9g}",
+        f"error {error:.3e}, proven bound {at_most(most)}, ratio {share:.3g}",
         f"kind: {kind.low.name}, sums in {kind.wide.name}; reference in "
-        f"{'double-doubles' if doubled else 'float64'}",
+        f"{'double-doubles' if exact.doubled else 'float64'}",
     ]
     says = hint(problem, kind, out, allowed, violated) if hints else None
     if says is not None:

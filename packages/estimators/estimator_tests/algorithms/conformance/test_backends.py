@@ -141,36 +141,6 @@ def test_machines_are_saved_and_refused_when_altered(tmp_path):
         iceform_estimators.Machine.load(tmp_path / "machine")
 
 
-TABLES = [name for name in NAMES if "kernel" not in name]
-
-
-@pytest.mark.parametrize("name", [n for n in TABLES if not n.startswith("knn")])
-def test_a_specialised_stream_returns_the_machines_rows(name):
-    """The table is in the weights; the data alone are read."""
-    from iceform.heads import data_tokens
-    from iceform_estimators.machine import ArraySource
-
-    algorithm = made(name)
-    x, y = example(algorithm)
-    used = machine(x, "fused")
-    module = used.specialize(algorithm, x, y)
-    asked = algorithm.opening(used.start(), ArraySource(x, y)).part(slice(0, used.samples))
-    rows = module(data_tokens(asked))[: asked.count]
-    want = used.network(used.prompt(algorithm, x, y).tokens)[: asked.count]
-    off = float((rows - want).abs().max())
-    assert off <= 1e-13 * max(1.0, float(want.abs().max())), off
-    assert module.digest != used.digest
-
-
-def test_a_stream_without_a_table_cannot_be_specialised():
-    x, y = example(made("kernel"))
-    used = iceform_estimators.Machine(3, layout="stream")
-    with pytest.raises(ice.errors.ProgramError, match="looks no table up"):
-        used.specialize(made("kernel"), x, y)
-    with pytest.raises(ice.errors.ProgramError, match="depends on the data"):
-        used.specialize(made("ridge"))
-
-
 @pytest.mark.parametrize("name", ["ridge", "logistic", "huber", "pca", "kernel"])
 def test_a_stream_in_float32_is_within_its_certificate(name):
     """The proof is of the answer, whatever arithmetic it was found in."""

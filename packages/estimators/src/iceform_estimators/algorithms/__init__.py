@@ -25,6 +25,7 @@ from iceform_estimators.algorithms.record import (
     kinds,
     named,
     option,
+    setting,
 )
 from iceform_estimators.algorithms.recursive_least_squares import Recursion
 from iceform_estimators.algorithms.ridge import Ridge
@@ -59,6 +60,7 @@ __all__ = [
     "kinds",
     "named",
     "option",
+    "setting",
     "sharpest",
     "soft_threshold",
 ]

@@ -8,8 +8,7 @@ component's prompt holds the samples with the found ones removed (deflation).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -30,19 +29,17 @@ from iceform.arithmetic.double_double import (
 from iceform.certificates import Certificate, DerivationStep, Result
 from iceform.errors import ProgramError
 from iceform.heads import LookUps
-from iceform.tables import Interpolant
 from iceform_estimators.algorithms.examples import ellipse
 from iceform_estimators.algorithms.in_memory import in_memory, unweighed
-from iceform_estimators.algorithms.record import EstimationAlgorithm, Peer, option
+from iceform_estimators.algorithms.record import EstimationAlgorithm, Peer, setting
 from iceform_estimators.machine import MachineRun, Source
-from iceform_estimators.machine.problem import STRAIGHT, WATCHED, WIDENED, Scaling, check_magnitudes
+from iceform_estimators.machine.problem import STRAIGHT, Scaling, check_magnitudes, swept
+from iceform_estimators.machine.sources import each
 from iceform_estimators.machine.stream import IDENTITY
-from iceform_estimators.tuning import ROUNDED, SLACK
+from iceform_estimators.tuning import CLOSE, ROUNDED, SLACK
 
-_RANK = 1e-12  # of the largest variance: directions below it are rounding
 _LEDGER = (
     ("prompt", "samples less their mean and the components found, and v"),
-    ("readout", "sums of (x.v) x"),
     ("attention", STRAIGHT),
     ("host", "the mean of the samples"),
     ("host", "components found before, taken out of the samples"),
@@ -84,24 +81,23 @@ class PCA(EstimationAlgorithm):
     )
     example = staticmethod(ellipse)
 
-    n_components: int | None = field(
-        default=None,
-        metadata=option(
-            "How many components; all of them where it is not given.",
-            kind=int,
-            low=1,
-            optional=True,
-            slider=(1, 2),
-        ),
+    n_components: int | None = setting(
+        None,
+        "How many components; all of them where it is not given.",
+        kind=int,
+        low=1,
+        optional=True,
+        slider=(1, 2),
     )
-    tol: float = 1e-12
+    tol: float = CLOSE
     max_passes: int = 300
-    seed: int = field(
-        default=0,
+    seed: int = setting(
+        0,
+        "Seed of the random starts.",
+        low=0,
+        estimator="random_state",
+        command=False,
         kw_only=True,
-        metadata=option(
-            "Seed of the random starts.", low=0, estimator="random_state", command=False
-        ),
     )
 
     def count(self, rows: int, dim: int) -> int:
@@ -183,16 +179,17 @@ class _Covariance:
 
     def __call__(self, found: Tensor, v: Tensor) -> Tensor:
         """C v, without the components found before."""
-        while True:
-            table = IDENTITY.on(self.reach)
-            task = _PowerTask(self.machine, table, self.scaling, found, v)
-            total, beyond = self.source.reduce(task)
-            self.passes += 1
-            self.machine.ledger.note("host", WATCHED)
-            if float(beyond) == 0:
-                return total / self.source.rows
-            self.machine.ledger.note("host", WIDENED)
-            self.reach = 2 * (table.high + float(beyond))
+
+        def written(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+            samples = self.scaling.samples(x)
+            samples = samples - (samples @ found.mT) @ found
+            return samples, samples.new_zeros(len(x)), v
+
+        total, self.reach, passes = swept(
+            self.machine, self.source, IDENTITY, self.reach, written, says="sums of (x.v) x"
+        )
+        self.passes += passes
+        return total / self.source.rows
 
 
 class _Deflation:
@@ -247,7 +244,7 @@ class _Deflation:
                     self.rest = list(others)[:-1]
                 return vector, value
             ahead = images[-1] - basis.mT @ (basis @ images[-1])
-            if not float(ahead.norm()) > _RANK * top:
+            if not float(ahead.norm()) > CLOSE * top:
                 ahead = torch.randn(len(vector), generator=self.generator, dtype=torch.float64)
                 ahead = ahead.to(vector)
             ahead = self._orthogonal(ahead, torch.cat([self.found, basis]))
@@ -259,7 +256,12 @@ def _prove(
     source: Source, scaling: Scaling, found: Tensor
 ) -> tuple[Tensor, tuple[DerivationStep, ...]]:
     """Davis and Kahan: the sine of the angle is at most the residual over the gap."""
-    gram, level = (part / source.rows for part in source.reduce(_CovarianceTask(scaling)))
+
+    def products(x: Tensor, y: Tensor) -> list[Tensor]:
+        samples = scaling.samples(x)
+        return [samples.mT @ samples, samples.sum(0)]
+
+    gram, level = (part / source.rows for part in source.reduce(products))
     exact, lost = _eigenvalues(gram)
     # Sums of products and images of the components round; and the mean that was taken away is not
     # exactly the mean, which adds level level' to the covariance.
@@ -309,9 +311,19 @@ def _residuals(source: Source, scaling: Scaling, found: Tensor, values: Tensor) 
 
     ``C`` is taken around the exact mean: what was taken away in its place is off by ``level``.
     """
+
+    def images(x: Tensor, y: Tensor) -> list[Tensor]:
+        """Sums of (x.v) x and of x in pairs, and of their magnitudes."""
+        rows = DoubleDouble(scaling.samples(x), scaling.lows(x))
+        z = dot(rows, pair(v.expand_as(rows.hi)))
+        turned = DoubleDouble(rows.hi.mT, rows.lo.mT)
+        image = dot(turned, DoubleDouble(*(part.expand_as(turned.hi) for part in z)))
+        along = rows.hi.abs() @ v.abs()
+        return [*image, *sum_last(turned), along @ rows.hi.abs(), along.sum()]
+
     out = []
     for v, value in zip(found, values, strict=True):
-        *sums, size, far = source.combine(_ImageTask(scaling, v), _added_pairs)
+        *sums, size, far = source.combine(images, each(add, add, torch.add, torch.add))
         image, level = DoubleDouble(*sums[:2]), DoubleDouble(*sums[2:])
         n = pair(torch.full_like(v, source.rows))
         shift = div(level, n)
@@ -325,30 +337,6 @@ def _residuals(source: Source, scaling: Scaling, found: Tensor, values: Tensor) 
     return torch.stack(out)
 
 
-@dataclass(frozen=True, eq=False)
-class _ImageTask:
-    """Sums over a chunk of (x.v) x and of x in pairs, and of their magnitudes."""
-
-    scaling: Scaling
-    v: Tensor
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        rows = DoubleDouble(self.scaling.samples(x), self.scaling.lows(x))
-        z = dot(rows, pair(self.v.expand_as(rows.hi)))
-        turned = DoubleDouble(rows.hi.mT, rows.lo.mT)
-        image = dot(turned, DoubleDouble(*(part.expand_as(turned.hi) for part in z)))
-        level = sum_last(turned)
-        along = rows.hi.abs() @ self.v.abs()
-        return [*image, *level, along @ rows.hi.abs(), along.sum()]
-
-
-def _added_pairs(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
-    image, level = (
-        add(DoubleDouble(*first[i : i + 2]), DoubleDouble(*second[i : i + 2])) for i in (0, 2)
-    )
-    return [*image, *level, first[4] + second[4], first[5] + second[5]]
-
-
 def _gap(eigenvalues: Tensor, value: float, place: int) -> Tensor:
     """Distance of the place-th largest eigenvalue's estimate to all other eigenvalues."""
     order = len(eigenvalues) - 1 - place
@@ -356,32 +344,3 @@ def _gap(eigenvalues: Tensor, value: float, place: int) -> Tensor:
     if not len(others):
         return torch.tensor(math.inf, dtype=torch.float64)
     return (others - value).abs().min()
-
-
-@dataclass(frozen=True, eq=False)
-class _PowerTask:
-    machine: MachineRun
-    table: Interpolant
-    scaling: Scaling
-    found: Tensor
-    v: Tensor
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples = self.scaling.samples(x)
-        samples = samples - (samples @ self.found.mT) @ self.found
-        prompt = self.machine.look_ups(self.table, samples, samples.new_zeros(len(x)), self.v)
-        beyond = (prompt.residuals().abs().max() - self.table.high).clamp(min=0)
-        if float(beyond) > 0:
-            return [torch.zeros_like(self.v), beyond]
-        return [self.machine.total(prompt), beyond]
-
-
-@dataclass(frozen=True, eq=False)
-class _CovarianceTask:
-    """Sums over a chunk of products of scaled samples, and of the samples themselves."""
-
-    scaling: Scaling
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples = self.scaling.samples(x)
-        return [samples.mT @ samples, samples.sum(0)]

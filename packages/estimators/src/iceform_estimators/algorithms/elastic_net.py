@@ -24,26 +24,31 @@ from torch import Tensor
 
 from iceform.arithmetic import UNIT
 from iceform.certificates import DerivationStep, Result
-from iceform.validation import check_choice
 from iceform_estimators.algorithms.examples import flats
-from iceform_estimators.algorithms.linear import LinearModel, fitted, fitted_inside
-from iceform_estimators.algorithms.record import Peer, option
+from iceform_estimators.algorithms.linear import LinearModel, fitted, planned
+from iceform_estimators.algorithms.record import Peer, setting
 from iceform_estimators.machine import MachineRun, Source
-from iceform_estimators.machine.fixed_schedule import SOLVERS, PlannedDomain
 from iceform_estimators.machine.problem import (
-    Encoding,
     LinearProblem,
     Metric,
     Scaling,
     metric_of,
     needs_sharpening,
-    slip_of,
 )
 from iceform_estimators.machine.proofs import Dependence, Proof, enclose, lower, norm_of
 from iceform_estimators.machine.solvers import Iterate, Solution, nesterov
 from iceform_estimators.machine.stream import CLIP
 from iceform_estimators.machine.whitening import evenly, sharpened
-from iceform_estimators.tuning import PEER_TOLERANCE, PENALTY_SLIDER, ROUNDED, SLACK
+from iceform_estimators.tuning import (
+    APART,
+    CLOSE,
+    FAR,
+    PEER_TOLERANCE,
+    PENALTY_SLIDER,
+    ROUNDED,
+    SATURATED,
+    SLACK,
+)
 
 _HOST = (
     "momentum, and where it begins anew",
@@ -54,8 +59,6 @@ _HOST = (
 _BURST = 25  # proximal passes between attempts to finish on the support
 _POLISH = 6  # passes of one attempt at most
 _SWAPS = 200  # coefficients that may enter or leave in one attempt
-_LEVEL = 2.0**10  # in thresholds: far beyond the kinks
-_FAR_ENOUGH = 1e6  # in label deviations: some coefficient is zero before
 
 
 @dataclass(frozen=True)
@@ -70,14 +73,12 @@ class ElasticNet(LinearModel):
         The penalty.
     l1_ratio
         rho.
-    positive
-        Whether coefficients must not be negative.
     fit_intercept, tol, max_passes, precondition
         As for :class:`LinearModel`; "whiten" finishes on the support.
+    positive
+        Whether coefficients must not be negative.
     solver, bound, label_bound
-        "inside" plans its steps by these bounds of the entries of samples and labels, takes
-        ``max_passes`` of them, and leaves the host to write prompts and add answers up
-        (:mod:`iceform_estimators.machine.fixed_schedule`).
+        As for :class:`Ridge`; "inside" takes ``max_passes`` steps.
     """
 
     name: ClassVar[str] = "elastic-net"
@@ -95,26 +96,19 @@ class ElasticNet(LinearModel):
     example = staticmethod(flats)
     several: ClassVar[bool] = True
 
-    alpha: float = field(
-        default=1.0, metadata=option("The penalty's weight.", low=0, slider=PENALTY_SLIDER)
+    alpha: float = setting(1.0, "The penalty's weight.", low=0, slider=PENALTY_SLIDER)
+    l1_ratio: float = setting(
+        0.5, "Share of the absolute values in the penalty, 0 to 1.", low=0, high=1, slider=(0, 1)
     )
-    l1_ratio: float = field(
-        default=0.5,
-        metadata=option(
-            "Share of the absolute values in the penalty, 0 to 1.", low=0, high=1, slider=(0, 1)
-        ),
+    positive: bool = setting(
+        False, "Whether coefficients must not be negative.", command=False, kw_only=True
     )
-    positive: bool = field(
-        default=False,
+    max_passes: int = setting(
+        20000,
+        "Most passes of the frozen machine over the data.",
+        low=1,
+        estimator="max_iter",
         kw_only=True,
-        metadata=option("Whether coefficients must not be negative.", command=False),
-    )
-    max_passes: int = field(
-        default=20000,
-        kw_only=True,
-        metadata=option(
-            "Most passes of the frozen machine over the data.", low=1, estimator="max_iter"
-        ),
     )
 
     solver: str = field(default="auto", kw_only=True)
@@ -126,7 +120,7 @@ class ElasticNet(LinearModel):
 
     def thresholds(self, scaling: Scaling) -> Tensor:
         """Of the coefficients' absolute values, on scaled data."""
-        return thresholds_of(scaling, self.alpha * self.l1_ratio)
+        return scaling.thresholds(self.alpha * self.l1_ratio)
 
     def coordinates(self, problem: LinearProblem, w: Tensor) -> None:
         """Thresholds are of scaled coefficients; so are the passes until the support is known."""
@@ -137,9 +131,10 @@ class ElasticNet(LinearModel):
         return how(problem, w, self.thresholds(problem.scaling))
 
     def stream(self, machine: MachineRun, source: Source) -> Result:
-        if check_choice("solver", self.solver, SOLVERS) == "inside":
-            domain = PlannedDomain(self.bound, self.label_bound)
-            return fitted_inside(self, machine, source, domain, self.alpha * self.l1_ratio)
+        bounds, l1 = (self.bound, self.label_bound), self.alpha * self.l1_ratio
+        inside = planned(self, machine, source, bounds, l1)
+        if inside is not None:
+            return inside
         problem = self.problem(machine, source)
         return sparse_result(self, problem, self.thresholds(problem.scaling))
 
@@ -155,12 +150,6 @@ def sparse_result(model: LinearModel, problem: LinearProblem, thresholds: Tensor
     parts = {"n_nonzero": kept, "n_thresholds": loop.lookups, "on_support": loop.done}
     how = prove_nonnegative if positive else prove_sparse
     return fitted(model, problem, solution, how(problem, solution.w, thresholds), parts)
-
-
-def thresholds_of(scaling: Scaling, alpha: float) -> Tensor:
-    """Of the penalty alpha |coef|_1, for coefficients of scaled data; none for the intercept."""
-    thresholds = alpha / (scaling.scale * scaling.size)
-    return torch.cat([thresholds, thresholds.new_zeros(1)]) if scaling.intercept else thresholds
 
 
 class _Proximal:
@@ -187,7 +176,7 @@ class _Proximal:
         self.metric = metric_of(self.hessian, problem.source.rows)
         self.eta = 1 / (self.metric.largest or 1.0)
         # What rounding and the look-up leave in directions that the samples do not see.
-        self._unseen = 1e-9 * float(thresholds.norm()) or math.inf
+        self._unseen = APART * float(thresholds.norm()) or math.inf
         self.lookups = 0
         self.done = False
         self.history: list[float] = []
@@ -251,7 +240,7 @@ class _Proximal:
             if crossed:
                 support, signs = (w != 0) | free, torch.sign(w)
                 continue
-            slack = self.tol * float(self.thresholds.max()) + 1e-12
+            slack = self.tol * float(self.thresholds.max()) + CLOSE
             pull = -gradient if self.positive else gradient.abs()
             outside = ~support & (pull > self.thresholds + slack)
             if not bool(outside.any()):
@@ -303,7 +292,7 @@ class _Proximal:
         """
         unseen = metric.unseen(stand.gradient * support) * support
         if float(unseen.norm()) > self._unseen:
-            return unseen * (_FAR_ENOUGH / unseen.abs().max()), math.inf
+            return unseen * (FAR / unseen.abs().max()), math.inf
         return stand.step * support, stand.length
 
 
@@ -324,7 +313,7 @@ def soft_threshold(machine: MachineRun, u: Tensor, tau: Tensor) -> Tensor:
     if not bool(active.any()):
         return u
     # Far beyond its kinks the clip is level: what is cut off there is read as the same.
-    ratio = (u[active] / tau[active]).clamp(-_LEVEL, _LEVEL)
+    ratio = (u[active] / tau[active]).clamp(-SATURATED, SATURATED)
     table = CLIP.on(float(ratio.abs().max()))
     left = u[active] - tau[active] * machine.look_up(table, ratio)
     # What is certified to be nothing but the look-up's error is zero.
@@ -479,20 +468,12 @@ def _screen(
 def _mean_square(problem: LinearProblem, w: Tensor) -> float:
     """No less than (1/n) ||r||^2 + sum q w^2."""
     rows, weight = problem.source.rows, problem.source.total
-    total, slips = problem.source.reduce(_Squares(problem.encoding, w))
+    encoding = problem.encoding
+
+    def squares(x: Tensor, y: Tensor) -> list[Tensor]:
+        _, z, slip, _ = encoding.lines(x, y, w)
+        return [encoding.weigh(part.square(), y).sum() for part in (z, slip)]
+
+    total, slips = problem.source.reduce(squares)
     root = math.sqrt(float(total) / weight) + math.sqrt(float(slips) / weight)
     return (1 + (rows + len(w) + 8) * UNIT) * (root**2 + float(problem.ridge @ w.square()))
-
-
-@dataclass(frozen=True, eq=False)
-class _Squares:
-    """sum_i c_i r_i^2 of a chunk, and the same of what r_i is off by."""
-
-    encoding: Encoding
-    w: Tensor
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples, labels, _ = self.encoding(x, y)
-        off = slip_of(samples, self.w, labels)
-        r = samples @ self.w - labels
-        return [self.encoding.weigh(part.square(), y).sum() for part in (r, off)]

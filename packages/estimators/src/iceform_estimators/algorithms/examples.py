@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_SEED = 7
-
 # Twelve flats: small enough to print, with a target for every kind of algorithm.
 _FLATS: dict[str, list[Any]] = {
     "size": [31, 38, 44, 52, 55, 63, 67, 74, 81, 88, 96, 110],
@@ -65,7 +63,7 @@ def flats(target: str | None = "rent") -> ExampleTable:
 
 
 def _random(*shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(_SEED), dtype=torch.float64)
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
 
 
 def _line(rows: int) -> Tensor:
@@ -84,24 +82,24 @@ def _rounded(values: Tensor) -> list[float]:
     return [round(v, 3) for v in values.tolist()]
 
 
-def outliers(rows: int = 24) -> ExampleTable:
+def outliers() -> ExampleTable:
     """A line with four samples far above it."""
-    x = _line(rows)
-    y = 0.8 * x + 0.1 * _random(rows)
+    x = _line(24)
+    y = x + _random(24) / 8
     y[3::6] += 2.0
     return _example("a line with outliers", x[:, None], y)
 
 
-def fan(rows: int = 40) -> ExampleTable:
+def fan() -> ExampleTable:
     """A line whose noise grows along it."""
-    x = _line(rows)
-    return _example("a fan", x[:, None], 0.5 * x + 0.4 * (1.2 + x) * _random(rows))
+    x = _line(40)
+    return _example("a fan", x[:, None], (x + (1 + x / 2) * _random(40)) / 2)
 
 
-def wave(rows: int = 24) -> ExampleTable:
+def wave() -> ExampleTable:
     """One period of a sine, with noise."""
-    x = _line(rows)
-    return _example("a wave", x[:, None], torch.sin(math.pi * x) + 0.1 * _random(rows))
+    x = _line(24)
+    return _example("a wave", x[:, None], torch.sin(math.pi * x) + _random(24) / 8)
 
 
 def counts() -> ExampleTable:
@@ -109,16 +107,14 @@ def counts() -> ExampleTable:
     return flats("viewings")
 
 
-def blobs(rows: int = 24) -> ExampleTable:
+def blobs() -> ExampleTable:
     """Two groups of points that a line separates."""
-    side = torch.arange(rows) % 2 == 0
-    x = 0.35 * _random(rows, 2) + torch.where(side, 1.0, -1.0)[:, None]
+    side = torch.arange(24) % 2 == 0
+    x = _random(24, 2) / 3 + torch.where(side, 1.0, -1.0)[:, None]
     return _example("two groups", x, ["right" if s else "left" for s in side.tolist()])
 
 
-def ellipse(rows: int = 24) -> ExampleTable:
+def ellipse() -> ExampleTable:
     """Points along a tilted ellipse."""
-    turned = torch.tensor([[0.8, 0.6], [-0.6, 0.8]], dtype=torch.float64)
-    return _example(
-        "a tilted cloud", _random(rows, 2) * torch.tensor([1.0, 0.3]).double() @ turned, None
-    )
+    turned = torch.tensor([[4, 3], [-3, 4]]).double() / 5
+    return _example("a tilted cloud", _random(24, 2) * torch.tensor([3, 1]) / 3 @ turned, None)

@@ -11,7 +11,7 @@ that distance.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar
 
@@ -21,12 +21,10 @@ from torch import Tensor
 from iceform.expressions import Curvature, Loss, ScalarFunction, vouched
 from iceform_estimators.algorithms.examples import fan
 from iceform_estimators.algorithms.linear import LinearModel
-from iceform_estimators.algorithms.record import Peer, labels_of, option
+from iceform_estimators.algorithms.record import Peer, labels_of, setting
 from iceform_estimators.machine.problem import LinearProblem, metric_of
 from iceform_estimators.machine.solvers import Solution
-from iceform_estimators.tuning import PENALTY_SLIDER, SHARE_SLIDER
-
-_ROUNDS = 100  # of the reference's reweighting; it ends when no sample changes sides
+from iceform_estimators.tuning import PENALTY_SLIDER, ROUNDS, SHARE_SLIDER
 
 
 @lru_cache(maxsize=64)
@@ -78,19 +76,15 @@ class Expectile(LinearModel):
     penalised: ClassVar[bool] = False
     example = staticmethod(fan)
 
-    expectile: float = field(
-        default=0.5,
-        metadata=option(
-            "Which expectile, between 0 and 1.",
-            low=0,
-            high=1,
-            open="low high",
-            slider=SHARE_SLIDER,
-        ),
+    expectile: float = setting(
+        0.5,
+        "Which expectile, between 0 and 1.",
+        low=0,
+        high=1,
+        open="low high",
+        slider=SHARE_SLIDER,
     )
-    alpha: float = field(
-        default=0.0, metadata=option("The penalty's weight.", low=0, slider=PENALTY_SLIDER)
-    )
+    alpha: float = setting(0.0, "The penalty's weight.", low=0, slider=PENALTY_SLIDER)
 
     def loss(self) -> Loss:
         return _loss(float(self.expectile))
@@ -120,7 +114,7 @@ class Expectile(LinearModel):
         penalty = rows.new_full((rows.shape[1],), self.alpha * len(x))
         penalty[x.shape[1] :] = 0.0
         w, before = torch.zeros_like(penalty), None
-        for _ in range(_ROUNDS):
+        for _ in range(ROUNDS):
             below = rows @ w < y
             if before is not None and torch.equal(below, before):
                 break

@@ -11,8 +11,9 @@ solves mean min(|r|/sigma, epsilon)^2 = 1, a second look-up on the same weights.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -21,41 +22,40 @@ from torch import Tensor
 from iceform.arithmetic import UNIT, at_least
 from iceform.certificates import DerivationStep, Excess, Result
 from iceform.expressions import Loss, loss_named
-from iceform.tables import Interpolant
 from iceform_estimators.algorithms.examples import outliers
 from iceform_estimators.algorithms.linear import LinearModel, fitted
-from iceform_estimators.algorithms.record import Peer, option
+from iceform_estimators.algorithms.record import Peer, setting
 from iceform_estimators.machine import ArraySource, MachineRun, Source
 from iceform_estimators.machine.problem import (
     SCALED,
-    WATCHED,
-    WIDENED,
     Encoding,
     LinearProblem,
     Metric,
     metric_of,
     slip_of,
     spectral_norm,
-    sum_and_farthest,
+    swept,
 )
 from iceform_estimators.machine.proofs import Proof, gram_slip, lengths_in, lower, norm_of
 from iceform_estimators.machine.solvers import Solution, minimise
+from iceform_estimators.machine.sources import each, joined
 from iceform_estimators.machine.stream import CLIP_SQUARED
 from iceform_estimators.tuning import (
+    CLOSE,
     GROWTHS,
     HUBER_ALPHA,
     HUBER_EPSILON,
     NEARBY,
+    PEER_TOLERANCE,
     PENALTY_SLIDER,
+    PROGRESS,
+    ROOM,
     ROUNDED,
+    ROUNDS,
     SLACK,
 )
 
-_FIRST = 0.5  # scale that is tried, in units of the labels' deviation
-_ROUNDS = 60  # of the search for the scale
-_NARROW = 1e-12  # relative width at which the scale is found
 _SMALLEST = 1e-8  # of the scale relative to the labels': below it the fit is exact
-_IN_MEMORY = 1 << 22  # entries of the data up to which a dual is looked for
 _POLISH = 2  # steps to a better one
 _NEAR = (1.0, 2.0**8, 2.0**16)  # times the scale: samples that a line may be meant to go through
 
@@ -86,20 +86,14 @@ class Huber(LinearModel):
     lookup: ClassVar[str] = "a clip: the residual, but no more than epsilon scales"
     estimator: ClassVar[str] = "InContextHuberRegressor"
     peer: ClassVar[Peer | None] = Peer(
-        "sklearn.linear_model.HuberRegressor", settings={"tol": 1e-10, "max_iter": 100_000}
+        "sklearn.linear_model.HuberRegressor", settings={"tol": PEER_TOLERANCE, "max_iter": 100_000}
     )
     example = staticmethod(outliers)
 
-    epsilon: float = field(
-        default=HUBER_EPSILON,
-        metadata=option(
-            "Where squares end, in units of the residuals' scale.", low=1, slider=(1, 5)
-        ),
+    epsilon: float = setting(
+        HUBER_EPSILON, "Where squares end, in units of the residuals' scale.", low=1, slider=(1, 5)
     )
-    alpha: float = field(
-        default=HUBER_ALPHA,
-        metadata=option("The penalty's weight.", low=0, slider=PENALTY_SLIDER),
-    )
+    alpha: float = setting(HUBER_ALPHA, "The penalty's weight.", low=0, slider=PENALTY_SLIDER)
 
     begin_scale: float | None = field(default=None, kw_only=True, compare=False, repr=False)
 
@@ -142,7 +136,7 @@ class _Scale:
         machine.ledger.note("host", SCALED)
         self.w = model.start(self.base)  # of labels in units of their deviation
         begin = model.begin_scale
-        self.first = _FIRST if begin is None else max(begin / self.base.size, _SMALLEST)
+        self.first = 0.5 if begin is None else max(begin / self.base.size, _SMALLEST)
 
     def problem(self, sigma: float) -> LinearProblem:
         """The objective at a given scale, labels in units of epsilon sigma."""
@@ -175,18 +169,12 @@ class _Scale:
         return 1 - model.epsilon**2 * mean, solution, problem
 
     def _mean_square(self, problem: LinearProblem, w: Tensor) -> float:
-        reach = problem.covered
-        for _ in range(3):
-            table = CLIP_SQUARED.on(reach)
-            task = _LookupSum(self.machine, table, problem.encoding, w)
-            total, beyond = self.source.combine(task, sum_and_farthest)
-            problem.passes += 1
-            self.machine.ledger.note("readout", "the sum of looked-up clipped squares")
-            self.machine.ledger.note("host", WATCHED)
-            if float(beyond) == 0:
-                break
-            self.machine.ledger.note("host", WIDENED)
-            reach = 2 * (table.high + float(beyond))
+        total, _, passes = swept(
+            self.machine, self.source, CLIP_SQUARED, problem.covered,
+            partial(problem.encoding.written, w=w), counted=True,
+            says="the sum of looked-up clipped squares",
+        )  # fmt: skip
+        problem.passes += passes
         return float(total) / self.source.total
 
     def run(self) -> tuple[float, Solution, LinearProblem]:
@@ -216,14 +204,14 @@ class _Scale:
             return low, bottom[1], bottom[2]
         a, b, fa, fb = math.log(low), math.log(high), bottom[0], top[0]
         best = (low, *bottom) if -fa < fb else (high, *top)
-        for _ in range(_ROUNDS):
-            if fb == fa or b - a <= _NARROW:
+        for _ in range(ROUNDS):
+            if fb == fa or b - a <= CLOSE:
                 break
             c = min(max(b - fb * (b - a) / (fb - fa), a), b)
             sigma = math.exp(c)
             fc, solution, problem = at(sigma)
             last, best = best[1], (sigma, fc, solution, problem)
-            if abs(fc) <= self.model.tol or (abs(fc) >= 0.99 * abs(last) and b - a < 1e-7):
+            if abs(fc) <= self.model.tol or (abs(fc) >= PROGRESS * abs(last) and b - a < _SMALLEST):
                 break
             if self._spent:
                 return self._ended(sigma, (fc, solution, problem))
@@ -246,35 +234,9 @@ class _Scale:
     def outliers(self, problem: LinearProblem, w: Tensor) -> int:
         """Samples beyond epsilon sigma."""
         self.machine.ledger.note("host", "how many samples lie beyond epsilon times the scale")
-        (count,) = self.source.reduce(_Beyond(problem.encoding, w))
+        encoding = problem.encoding
+        (count,) = self.source.reduce(lambda x, y: [(encoding.lines(x, y, w)[1].abs() > 1).sum()])
         return int(count)
-
-
-@dataclass(frozen=True, eq=False)
-class _LookupSum:
-    """sum_i A(z_i) of a chunk, and how far z left the table."""
-
-    machine: MachineRun
-    table: Interpolant
-    encoding: Encoding
-    w: Tensor
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        prompt = self.machine.look_ups(self.table, *self.encoding.written(x, y, self.w))
-        beyond = (prompt.residuals().abs().max() - self.table.high).clamp(min=0)
-        if float(beyond) > 0:
-            return [beyond.new_zeros(()), beyond]
-        return [self.machine.count(prompt), beyond]
-
-
-@dataclass(frozen=True, eq=False)
-class _Beyond:
-    encoding: Encoding
-    w: Tensor
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples, labels, _ = self.encoding(x, y)
-        return [((samples @ self.w - labels).abs() > 1).sum()]
 
 
 # ---------------------------------------------------------------------------------------------
@@ -282,9 +244,10 @@ class _Beyond:
 # ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class _Joint:
-    """Sums over a chunk of the joint problem in (w, sigma), labels in units of their deviation.
+def _joint(
+    search: _Scale, w: Tensor, sigma: float, whitener: Tensor | None, radius: float
+) -> list[Tensor]:
+    """Means over the samples of the joint problem in (w, sigma), labels in their deviation's units.
 
     They are the Gram matrix of the samples that stay inside, its slips, how far these turn, and the
     gradient with a bound of its rounding.
@@ -292,46 +255,36 @@ class _Joint:
     F = mean(sigma/2 + sigma h(z/sigma)) + (1/2) sum q w^2. A sample inside bends F by a a'/sigma
     with a = (x, -z/sigma), one outside not at all.
     """
+    encoding, depth = Encoding(search.base, "residual"), search.source.count
+    epsilon, weigh = search.model.epsilon, encoding.weigh
 
-    encoding: Encoding
-    w: Tensor
-    sigma: float
-    epsilon: float
-    depth: int
-    whitener: Tensor | None = None
-    radius: float = 0.0
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples, labels, _ = self.encoding(x, y)
-        t = (samples @ self.w - labels) / self.sigma
-        off = slip_of(samples, self.w, labels) / self.sigma + 4 * UNIT * t.abs()
+    def sums(x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, z, off, _ = encoding.lines(x, y, w)
+        t = z / sigma
+        off = off / sigma + 4 * UNIT * t.abs()
         drift = torch.zeros_like(t)
-        if self.whitener is not None:
-            moves = self.radius * lengths_in(samples, self.whitener[:-1])
-            scale = self.radius * float(self.whitener[-1].norm())
-            drift = (moves + t.abs() * scale) / max(self.sigma - scale, UNIT)
+        if whitener is not None:
+            moves = radius * lengths_in(samples, whitener[:-1])
+            scale = radius * float(whitener[-1].norm())
+            drift = (moves + t.abs() * scale) / max(sigma - scale, UNIT)
         drift = SLACK * drift + off
-        safe = (t.abs() + drift < self.epsilon).to(t)
         rows = torch.cat([samples, -t[:, None]], 1)
-        safe = self.encoding.weigh(safe, y)
-        gram = (rows * safe[:, None]).mT @ rows / self.sigma
+        safe = weigh((t.abs() + drift < epsilon).to(t), y)
+        gram = (rows * safe[:, None]).mT @ rows / sigma
         # |a_j| c |t| + |a_j| off is at most sqrt(c) |a_j| times sqrt(c) |t| + off/sqrt(c).
-        c = gram_slip(len(x), self.depth)
+        c = gram_slip(len(x), depth)
         last = (math.sqrt(c) * t.abs() + off / math.sqrt(c)).square()
-        slips = torch.cat([c * safe @ samples.square(), (safe @ last)[None]]) / self.sigma
-        turn = (safe * drift.square()).sum() / self.sigma
-        return [gram, slips, turn, *self._gradient(samples, t, off, y)]
+        slips = torch.cat([c * safe @ samples.square(), (safe @ last)[None]]) / sigma
+        turn = (safe * drift.square()).sum() / sigma
+        clipped = t.clamp(-epsilon, epsilon)
+        rounded = (len(t) + depth + 8) * UNIT
+        lost = off + rounded * epsilon
+        shares = weigh(0.5 - 0.5 * clipped.square(), y).sum()[None]
+        lost_share = weigh(lost * epsilon + rounded, y).sum()[None]
+        slope = torch.cat([weigh(clipped, y) @ samples, shares])
+        return [gram, slips, turn, slope, torch.cat([weigh(lost, y) @ samples.abs(), lost_share])]
 
-    def _gradient(self, samples: Tensor, t: Tensor, off: Tensor, y: Tensor) -> list[Tensor]:
-        weigh = self.encoding.weigh
-        clipped = t.clamp(-self.epsilon, self.epsilon)
-        slips = off + (len(t) + self.depth + 8) * UNIT * self.epsilon
-        slope = weigh(clipped, y) @ samples
-        lost = weigh(slips, y) @ samples.abs()
-        share = weigh(0.5 - 0.5 * clipped.square(), y)
-        lost_share = slips * self.epsilon + (len(t) + self.depth + 8) * UNIT
-        lost_share = weigh(lost_share, y).sum()
-        return [torch.cat([slope, share.sum()[None]]), torch.cat([lost, lost_share[None]])]
+    return [part / search.source.total for part in search.source.reduce(sums)]
 
 
 def _prove(search: _Scale, w: Tensor, sigma: float) -> Proof:
@@ -340,20 +293,15 @@ def _prove(search: _Scale, w: Tensor, sigma: float) -> Proof:
     rows, weight = source.rows, source.total
     unit = model.epsilon * sigma
     inner = w * unit
-    encoding = Encoding(search.base, "residual")
     q = search.base.penalty(model.alpha * search.base.size / weight)
     ridge = torch.cat([q, q.new_zeros(1)])
     point = torch.cat([inner, inner.new_zeros(1)])
-
-    def sums(whitener: Tensor | None, radius: float) -> list[Tensor]:
-        task = _Joint(encoding, inner, sigma, model.epsilon, source.count, whitener, radius)
-        return [part / weight for part in source.reduce(task)]
 
     def metric(gram: Tensor, slips: Tensor) -> Metric | None:
         computed = metric_of(gram + torch.diag(ridge), rows)
         return lower(computed, slips + 8 * UNIT * ridge) if computed.whole else None
 
-    gram, slips, _, gradient, error = sums(None, 0.0)
+    gram, slips, _, gradient, error = _joint(search, inner, sigma, None, 0.0)
     gradient = gradient + ridge * point
     error = error + 8 * UNIT * ((ridge * point).abs() + gradient.abs())
     weakly = _Weakly(search, inner, sigma, q)
@@ -366,7 +314,7 @@ def _prove(search: _Scale, w: Tensor, sigma: float) -> Proof:
     )
     radius, safe = 2 * norm_of(start, gradient, error), start
     for _ in range(GROWTHS):
-        gram, slips, turn, _, _ = sums(start.whitener, radius)
+        gram, slips, turn, _, _ = _joint(search, inner, sigma, start.whitener, radius)
         inside = metric(gram, slips)
         if inside is None:
             break
@@ -418,10 +366,15 @@ class _Weakly:
         search, source = self.search, self.search.source
         eye = torch.eye(len(self.w), dtype=self.w.dtype, device=self.w.device)
         last = DerivationStep("D", "not bounded", math.inf, why)
-        if source.rows * len(self.w) > _IN_MEMORY:
+        if source.rows * len(self.w) > ROOM:
             return Proof(math.inf, eye, (last,))
-        gather = _Gather(Encoding(search.base, "residual"))
-        samples, labels, weights = source.combine(gather, gather.merge)
+        encoding = Encoding(search.base, "residual")
+
+        def gathered(x: Tensor, y: Tensor) -> list[Tensor]:
+            samples, labels, _ = encoding(x, y)
+            return [samples, labels, encoding.weigh(torch.ones_like(labels), y)]
+
+        samples, labels, weights = source.combine(gathered, each(joined, joined, joined))
         shares = weights / source.total
         held = self.ridge > 0
         free = ~held
@@ -499,19 +452,3 @@ def _multipliers(
 def _round(samples: Tensor) -> float:
     """What means over the samples round by, relative to those of the magnitudes."""
     return (len(samples) + samples.shape[1] + 32) * UNIT
-
-
-@dataclass(frozen=True, eq=False)
-class _Gather:
-    """All samples, labels and weights."""
-
-    encoding: Encoding
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples, labels, _ = self.encoding(x, y)
-        return [samples, labels, self.encoding.weigh(torch.ones_like(labels), y)]
-
-    @staticmethod
-    def merge(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
-        """Of two chunks."""
-        return [torch.cat(parts) for parts in zip(first, second, strict=True)]

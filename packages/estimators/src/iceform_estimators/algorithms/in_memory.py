@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+import sys
 
 from torch import Tensor
 
 from iceform.arithmetic import at_least
 from iceform.errors import BoundError, ProgramError
 from iceform_estimators.machine import ArraySource, Source
-from iceform_estimators.tuning import SMALLEST
+from iceform_estimators.tuning import SMALL, SMALLEST
 
 _LARGEST = 1 / SMALLEST
-_LARGEST_LABEL = 1e290  # sums of labels stay finite
-FARTHEST = 1e3  # queries are answered up to this many radii of the training samples
+_LARGEST_LABEL = sys.float_info.max / 2**60  # sums of labels stay finite
+FARTHEST = 1 / SMALL  # queries are answered up to this many radii of the training samples
 
 
 def unweighed(source: Source, what: str) -> Source:

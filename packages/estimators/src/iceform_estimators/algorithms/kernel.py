@@ -7,7 +7,7 @@ e^{-gamma ||q - x_j||^2} up to a factor that cancels: |x|^2 is a feature of a sa
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -20,13 +20,12 @@ from iceform.heads import LARGEST_LOGIT, SoftmaxAverage
 from iceform.validation import unit_roundoff
 from iceform_estimators.algorithms.examples import wave
 from iceform_estimators.algorithms.in_memory import centred, check_near, in_memory
-from iceform_estimators.algorithms.record import EstimationAlgorithm, Peer, labels_of, option
+from iceform_estimators.algorithms.record import EstimationAlgorithm, Peer, labels_of, setting
 from iceform_estimators.machine import ArraySource, Machine, MachineRun, Source
+from iceform_estimators.machine.program import with_terms
+from iceform_estimators.tuning import C_SLIDER, KEPT, ROOM, SMALL
 
-_ROOM = 1 << 22  # weights at once
-_SMALL = 1 << 16  # entries of all differences up to which samples are averaged again, exactly
 _EACH = 1 << 13  # queries that get a bound each; of more, one for all
-_CLEAR = 1e-3  # what logits may be off by before nothing but the labels' range is claimed
 _WRITTEN = "samples, |x|^2 and labels, and the points that ask"
 
 
@@ -78,16 +77,14 @@ class KernelRegression(EstimationAlgorithm):
     peer: ClassVar[Peer | None] = Peer("sklearn.metrics.pairwise.euclidean_distances", made=_Peer)
     example = staticmethod(wave)
 
-    gamma: float | str = field(
-        default="scott",
-        metadata=option(
-            "The kernel is exp(-gamma |x - x'|^2).",
-            kind=float,
-            low=0,
-            open="low",
-            choices=("scott", "scale"),
-            slider=(0.1, 1000),
-        ),
+    gamma: float | str = setting(
+        "scott",
+        "The kernel is exp(-gamma |x - x'|^2).",
+        kind=float,
+        low=0,
+        open="low",
+        choices=("scott", "scale"),
+        slider=C_SLIDER,
     )
 
     def gamma_for(self, source: ArraySource) -> float:
@@ -127,9 +124,9 @@ class KernelRegression(EstimationAlgorithm):
         if isinstance(self.gamma, str):
             machine.ledger.note("host", "gamma, from the variance of the samples")
         answer = replace(memory, machine=machine)(data.x[:first])
-        if data.rows * data.x.numel() <= _SMALL and len(answer) == data.rows:
-            again = lambda: _again(data.x, data.y, data.x, gamma)  # noqa: E731
-            certificate = machine.compared(answer, again, 0, certificate)
+        if data.rows * data.x.numel() <= KEPT and len(answer) == data.rows:
+            machine.ledger.note("host", "the proof: the exact algorithm again, in pairs of float64")
+            certificate = _compared(answer, _again(data.x, data.y, data.x, gamma), certificate)
         return machine.result(answer, certificate, 1, parts={"gamma": gamma}, predictor=memory)
 
     def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
@@ -142,6 +139,25 @@ class KernelRegression(EstimationAlgorithm):
         )
         gamma = self.gamma_for(ArraySource(x.double(), y.double()))
         return torch.softmax(-gamma * distances.square(), -1) @ y.double()
+
+
+def _compared(found: Tensor, again: Doubled, before: Certificate) -> Certificate:
+    """What the answer is off by from the algorithm done again; ``before`` if that is blurred.
+
+    ``before`` holds for whatever the network may return; ``again`` encloses the exact answer on
+    the data as they are.
+    """
+    gap, off = (float(part.max()) for part in again.apart(found))
+    if not off < math.inf or before.error < off:
+        return before
+    told = replace(before, domain={**before.domain, "data": "as given"}, derivation=())
+    return with_terms(
+        told,
+        {"distance from the exact answer": gap, "rounding of that": off},
+        DerivationStep("before", "certified before the run", before.error, "whatever the data"),
+        DerivationStep("gap", "largest |computed - exact|", gap, "exact: enclosed after the run"),
+        DerivationStep("off", "what that may be off by", off, "pairs of float64, 98 bits"),
+    )
 
 
 def _again(x: Tensor, y: Tensor, points: Tensor, gamma: float) -> Doubled:
@@ -190,7 +206,7 @@ class KernelMemory:
         by four roundings, and the two sums of n terms by n roundings of their magnitudes.
         """
         q = check_near(points, self.center, self.radius)
-        rows = max(1, _ROOM // len(self.x))
+        rows = max(1, ROOM // len(self.x))
         parts = [self._bounds(part) for part in q.split(rows)]
         return torch.cat(parts) if parts else q.new_zeros(0)
 
@@ -212,7 +228,7 @@ class KernelMemory:
         once = moved + added
         swing = self.y.max() - self.y.min()
         known = (1 + 4 * most) * once + 4 * most * (once + added)
-        out = torch.where(most < _CLEAR, known, swing + added)
+        out = torch.where(most < SMALL, known, swing + added)
         return out + self._lost
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -19,11 +20,16 @@ from iceform.errors import ProgramError, ShapeError
 from iceform.expressions import Loss, loss_named
 from iceform.heads import LookUps
 from iceform.tables import Interpolant
-from iceform.validation import check_positive, plain_tensor
+from iceform.validation import check_choice, check_positive, plain_tensor
 from iceform_estimators.algorithms.in_memory import in_memory
-from iceform_estimators.algorithms.record import EstimationAlgorithm, option
+from iceform_estimators.algorithms.record import EstimationAlgorithm, setting
 from iceform_estimators.machine import Machine, MachineRun, Source
-from iceform_estimators.machine.fixed_schedule import PlannedDomain, descend_inside, problem_inside
+from iceform_estimators.machine.fixed_schedule import (
+    SOLVERS,
+    PlannedDomain,
+    descend_inside,
+    problem_inside,
+)
 from iceform_estimators.machine.multinomial import (
     ChoiceProblem,
     certificate_of_choices,
@@ -38,11 +44,14 @@ from iceform_estimators.machine.problem import (
     Scaling,
     check_magnitudes,
 )
+from iceform_estimators.machine.program import with_terms
 from iceform_estimators.machine.proofs import Proof, certificate_of, prove
 from iceform_estimators.machine.solvers import PRECONDITIONERS, Solution, minimise, whitened_at
 from iceform_estimators.machine.sources import split
 from iceform_estimators.machine.stream import read_line, table_of
 from iceform_estimators.tuning import TOLERANCE
+
+FITTED = "fitted - optimally fitted"  # what a certificate bounds where coefficients are open
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,32 +101,28 @@ class LinearModel(EstimationAlgorithm):
     family: ClassVar[str] = "line"
     response: ClassVar[Callable[[Tensor], Tensor] | None] = None
 
-    fit_intercept: bool = field(
-        default=True,
-        kw_only=True,
-        metadata=option("Whether there is an intercept; it is not penalised.", command=False),
+    fit_intercept: bool = setting(
+        True, "Whether there is an intercept; it is not penalised.", command=False, kw_only=True
     )
-    tol: float = field(
-        default=TOLERANCE,
+    tol: float = setting(
+        TOLERANCE,
+        "Length of the last step, relative to the coefficients.",
+        low=0,
+        open="low",
         kw_only=True,
-        metadata=option(
-            "Length of the last step, relative to the coefficients.", low=0, open="low"
-        ),
     )
-    max_passes: int = field(
-        default=1000,
+    max_passes: int = setting(
+        1000,
+        "Most passes of the frozen machine over the data.",
+        low=0,
+        estimator="max_iter",
         kw_only=True,
-        metadata=option(
-            "Most passes of the frozen machine over the data.", low=0, estimator="max_iter"
-        ),
     )
-    precondition: str = field(
-        default="whiten",
+    precondition: str = setting(
+        "whiten",
+        "How steps are scaled: whiten (Newton's method), diagonal or none (momentum).",
+        choices=PRECONDITIONERS,
         kw_only=True,
-        metadata=option(
-            "How steps are scaled: whiten (Newton's method), diagonal or none (momentum).",
-            choices=PRECONDITIONERS,
-        ),
     )
     begin: tuple[Tensor, Tensor] | None = field(
         default=None, kw_only=True, compare=False, repr=False
@@ -154,7 +159,12 @@ class LinearModel(EstimationAlgorithm):
         """Refuse labels that the loss is not defined for."""
         loss = self.loss()
         if loss.kind != "residual" and self.positive_label() is None:
-            source.reduce(_LabelCheck(loss))
+
+            def checked(x: Tensor, y: Tensor) -> list[Tensor]:
+                loss.check_labels(split(y)[0])
+                return [y.new_zeros(())]
+
+            source.reduce(checked)
 
     def problem(self, machine: Any, source: Source) -> LinearProblem:
         """The objective on scaled data."""
@@ -235,6 +245,19 @@ class LinearModel(EstimationAlgorithm):
         return fitted(self, problem, solution, self.prove(problem, solution.w))
 
 
+def planned(
+    model: LinearModel,
+    machine: MachineRun,
+    source: Source,
+    bounds: tuple[float, ...],
+    l1: float = 0,
+) -> Result | None:
+    """The fit whose passes are planned by bounds of the data, where ``solver`` asks for that."""
+    if check_choice("solver", getattr(model, "solver", "auto"), SOLVERS) != "inside":
+        return None
+    return fitted_inside(model, machine, source, PlannedDomain(*bounds), l1)
+
+
 def fitted_inside(
     model: LinearModel, machine: MachineRun, source: Source, domain: PlannedDomain, l1: float = 0.0
 ) -> Result:
@@ -270,23 +293,10 @@ def fitted_choices(problem: ChoiceProblem, solution: Solution) -> Result:
     proof = prove_choices(problem, w)
     coef, intercept = raw_rows(problem.scaling, w)
     certificate, last = certificate_of_choices(problem, w, coef, intercept, proof)
-    run: MachineRun = problem.machine
-    return run.result(
-        coef, certificate, problem.passes, parts={"intercept": intercept},
-        errors={"intercept": last}, converged=solution.converged,
-        history=tuple(solution.history), predictor=LinearPredictor(run.machine, coef.mT, intercept),
+    return line_result(
+        problem.machine, (coef, intercept), certificate, problem.passes, last,
+        converged=solution.converged, history=tuple(solution.history),
     )  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class _LabelCheck:
-    """Raises where a label is not what a loss takes."""
-
-    loss: Loss
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        self.loss.check_labels(split(y)[0])
-        return [y.new_zeros(())]
 
 
 def fitted(
@@ -305,10 +315,8 @@ def fitted(
     coef, intercept = scaling.raw(solution.w)
     rows = scaling.functionals()
     certificate = certificate_of(proof, rows[: len(coef)], coef, source)
-    last = 0.0
+    last = intercept_error(proof, scaling, coef, intercept)
     if scaling.intercept:
-        slip = scaling.intercept_slip(coef, intercept)
-        last = float(proof.bounds(rows[len(coef) :]).sum() + slip)
         step = DerivationStep(
             "intercept", "bound of its distance", last, "D times its norm, and rounding"
         )
@@ -319,30 +327,41 @@ def fitted(
         coef, intercept = told
         last = math.inf if scaling.intercept else 0.0  # other coefficients may come with another
     return line_result(
-        model, problem.machine, (coef, intercept), certificate, problem.passes,
-        parts=parts or {}, intercept_error=last, converged=solution.converged,
+        problem.machine, (coef, intercept), certificate, problem.passes, last,
+        parts=parts or {}, response=type(model).response, converged=solution.converged,
         history=tuple(solution.history),
     )  # fmt: skip
 
 
+def intercept_error(proof: Proof, scaling: Scaling, coef: Tensor, intercept: Tensor) -> float:
+    """What an intercept is off by at most: by its distance on scaled data, and by rounding."""
+    if not scaling.intercept:
+        return 0.0
+    bounds = proof.bounds(scaling.functionals()[len(coef) :])
+    return float(bounds.sum() + scaling.intercept_slip(coef, intercept))
+
+
 def line_result(
-    model: EstimationAlgorithm,
     machine: MachineRun,
     line: tuple[Tensor, Tensor],
     certificate: Certificate,
     passes: int,
+    last: float,
     *,
-    parts: Mapping[str, Any],
-    intercept_error: float,
+    parts: Mapping[str, Any] = MappingProxyType({}),
+    response: Callable[[Tensor], Tensor] | None = None,
     **rest: Any,
 ) -> Result:
-    """The result of a run that ended with these coefficients and this intercept."""
+    """The result of a run that ended with a line; its intercept is off by ``last`` at most.
+
+    Of several classes the coefficients are rows.
+    """
     coef, intercept = line
-    response = getattr(type(model), "response", None)
+    along = coef.mT if coef.ndim > 1 else coef
     return machine.result(
-        coef, certificate, passes,
-        parts={"intercept": intercept, **parts}, errors={"intercept": intercept_error},
-        predictor=LinearPredictor(machine.machine, coef, intercept, response), **rest,
+        coef, certificate, passes, errors={"intercept": last},
+        parts={"intercept": intercept, **parts},
+        predictor=LinearPredictor(machine.machine, along, intercept, response), **rest,
     )  # fmt: skip
 
 
@@ -356,41 +375,26 @@ def _about_fitted_values(
     """Where coefficients are not unique: the fitted values still are."""
     scaling = problem.scaling
     worst = scaling.size * proof.movement(problem)
-    moved, size = problem.source.largest(_FittedTask(scaling.mean, found, told))
+    (coef, intercept), (other, constant) = found, told
+
+    def lines(x: Tensor, y: Tensor) -> list[Tensor]:
+        """The largest difference of fitted values, and the terms they add up."""
+        apart = x @ (coef - other) + (intercept - constant)
+        sizes = (x.abs() + scaling.mean.abs()) @ (coef.abs() + other.abs())
+        return [apart.abs().max(), (sizes + intercept.abs() + constant.abs()).max()]
+
+    moved, size = problem.source.largest(lines)
     rounding = (len(found[0]) + 16) * UNIT * (float(size) + abs(scaling.center))
     step = DerivationStep(
         "fitted", "distance of the fitted values", worst, "D max_i ||x_i||_{H^{-1}}"
     )
-    return Certificate.total(
-        {
-            "distance of the fitted values": worst,
-            "choice of the coefficients": float(moved),
-            "rounding": rounding,
-        },
-        domain={**certificate.domain, "what": "fitted values; the coefficients are not unique"},
-        dtype=certificate.dtype,
-        backend=certificate.backend,
-        derivation=(*certificate.derivation, step),
-        assumptions=certificate.assumptions,
-        kind=certificate.kind,
-        compared="fitted - optimally fitted",
-        excess=certificate.excess,
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class _FittedTask:
-    """Largest difference of two models' fitted values in a chunk, and the terms they add up."""
-
-    mean: Tensor
-    found: tuple[Tensor, Tensor]
-    told: tuple[Tensor, Tensor]
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        (coef, intercept), (other, constant) = self.found, self.told
-        moved = x @ (coef - other) + (intercept - constant)
-        sizes = (x.abs() + self.mean.abs()) @ (coef.abs() + other.abs())
-        return [moved.abs().max(), (sizes + intercept.abs() + constant.abs()).max()]
+    terms = {
+        "distance of the fitted values": worst,
+        "choice of the coefficients": float(moved),
+        "rounding": rounding,
+    }
+    domain = {**certificate.domain, "what": "fitted values; the coefficients are not unique"}
+    return with_terms(certificate, terms, step, compared=FITTED, domain=domain)
 
 
 @dataclass(frozen=True)

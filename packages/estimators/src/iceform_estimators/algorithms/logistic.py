@@ -11,20 +11,17 @@ from torch import Tensor
 from iceform.certificates import Result
 from iceform.errors import ProgramError
 from iceform.expressions import Loss, loss_named
-from iceform.validation import check_choice, check_positive, check_size
+from iceform.validation import check_positive, check_size
 from iceform_estimators.algorithms.examples import flats
 from iceform_estimators.algorithms.in_memory import in_memory
-from iceform_estimators.algorithms.linear import LinearClassifier, fitted_choices, fitted_inside
-from iceform_estimators.algorithms.record import Peer, option
+from iceform_estimators.algorithms.linear import LinearClassifier, fitted_choices, planned
+from iceform_estimators.algorithms.record import Peer, setting
 from iceform_estimators.machine import Machine, MachineRun, Source
-from iceform_estimators.machine.fixed_schedule import SOLVERS, PlannedDomain
 from iceform_estimators.machine.multinomial import ChoiceProblem, chances, prompts
 from iceform_estimators.machine.problem import SCALED
 from iceform_estimators.machine.solvers import minimise
 from iceform_estimators.machine.stream import table_of
-from iceform_estimators.tuning import C_SLIDER, PEER_TOLERANCE
-
-_SATURATED = 64.0  # the sigmoid is 0 or 1 to 1e-28 beyond
+from iceform_estimators.tuning import C_SLIDER, PEER_TOLERANCE, SATURATED
 
 
 @dataclass(frozen=True)
@@ -65,14 +62,12 @@ class Logistic(LinearClassifier):
     )
     example = staticmethod(lambda: flats("let"))
 
-    C: float = field(
-        default=1.0,
-        metadata=option(
-            "The inverse of the penalty's weight; inf for none.",
-            low=0,
-            open="low, infinite",
-            slider=C_SLIDER,
-        ),
+    C: float = setting(
+        1.0,
+        "The inverse of the penalty's weight; inf for none.",
+        low=0,
+        open="low, infinite",
+        slider=C_SLIDER,
     )
 
     classes: int = field(default=2, kw_only=True)
@@ -83,16 +78,14 @@ class Logistic(LinearClassifier):
         return loss_named("logistic")
 
     def stream(self, machine: MachineRun, source: Source) -> Result:
-        inside = check_choice("solver", self.solver, SOLVERS) == "inside"
         if self.classes > 2:
-            return self._chosen(machine, source, inside)
-        if inside:
-            return fitted_inside(self, machine, source, PlannedDomain(self.bound))
-        return super().stream(machine, source)
+            return self._chosen(machine, source)
+        inside = planned(self, machine, source, (self.bound,))
+        return inside or super().stream(machine, source)
 
-    def _chosen(self, machine: MachineRun, source: Source, inside: bool) -> Result:
+    def _chosen(self, machine: MachineRun, source: Source) -> Result:
         """Several classes at once."""
-        if inside or self.positive is not None:
+        if self.solver != "auto" or self.positive is not None:
             raise ProgramError(
                 f"classes={self.classes} are fitted together by solver='auto', none of them being "
                 "the positive one; use classes=2 for one class against the rest"
@@ -137,6 +130,6 @@ class Logistic(LinearClassifier):
         if scores.shape[1] > 1:
             return chances(machine.start(), scores)
         reach = float(scores.abs().max()) if scores.numel() else 1.0
-        table = table_of(self.loss(), machine.tokens).on(min(reach, _SATURATED))
+        table = table_of(self.loss(), machine.tokens).on(min(reach, SATURATED))
         inside = scores.clamp(table.low, table.high)
         return machine.look_up(table, inside).clamp(0, 1)

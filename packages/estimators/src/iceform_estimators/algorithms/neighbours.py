@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -48,9 +48,9 @@ from iceform.validation import unit_roundoff
 from iceform_estimators.algorithms.examples import blobs, wave
 from iceform_estimators.algorithms.in_memory import centred, check_labels, check_near, in_memory
 from iceform_estimators.algorithms.index_codes import IndexCodes
-from iceform_estimators.algorithms.record import EstimationAlgorithm, Peer, option
+from iceform_estimators.algorithms.record import EstimationAlgorithm, Peer, setting
 from iceform_estimators.machine import Machine, MachineRun, Source
-from iceform_estimators.tuning import SMALLEST
+from iceform_estimators.tuning import ROOM, SMALLEST
 
 _SUBNORMAL = math.ulp(0.0)
 _LEDGER = (
@@ -61,7 +61,6 @@ _LEDGER = (
     ("host", "whether a read is of one sample, by its spread, and which, by rounding its mean"),
 )
 _CLOSER = "centre and sharpness of a closer read, from the mean and the spread of what was read"
-_ROOM = 1 << 23  # of what points see: rows at once
 
 
 @dataclass(frozen=True)
@@ -94,16 +93,12 @@ class KNeighbors(EstimationAlgorithm):
     peer: ClassVar[Peer | None] = Peer("sklearn.neighbors.KNeighborsRegressor")
     example = staticmethod(wave)
 
-    n_neighbors: int = field(
-        default=5, metadata=option("How many neighbours are averaged.", low=1, slider=(1, 50))
-    )
-    weights: str = field(
-        default="uniform",
+    n_neighbors: int = setting(5, "How many neighbours are averaged.", low=1, slider=(1, 50))
+    weights: str = setting(
+        "uniform",
+        "How they are weighed: uniform, or by the inverse of the distance.",
+        choices=("uniform", "distance"),
         kw_only=True,
-        metadata=option(
-            "How they are weighed: uniform, or by the inverse of the distance.",
-            choices=("uniform", "distance"),
-        ),
     )
 
     def opening(self, machine: MachineRun, source: Source) -> SoftmaxAverage:
@@ -313,7 +308,7 @@ class NeighborsMemory:
         self._stream.check_sees(len(self.x))
         run = self.machine if isinstance(self.machine, MachineRun) else self.machine.start()
         gamma = sharpest(self.radius, _longest(q), self.x.shape[1], self._stream.dtype)
-        at_once = max(1, _ROOM // len(self.x))
+        at_once = max(1, ROOM // len(self.x))
         return [
             (
                 _NeighbourReads(run, self.samples, self.k).find(
@@ -401,7 +396,7 @@ def _without(found: Tensor, own: Tensor) -> Tensor:
     return found[keep].reshape(len(found), -1)
 
 
-_FAR = 800.0  # e^-800 is no number: such a sample is hidden
+_FAR = 1 - math.log(math.ulp(0.0))  # e^-FAR is no number: such a sample is hidden
 
 
 class _NeighbourReads:

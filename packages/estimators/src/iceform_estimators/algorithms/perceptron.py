@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -26,10 +27,11 @@ from iceform.expressions import Loss, ScalarFunction
 from iceform.tables import Interpolant
 from iceform_estimators.algorithms.examples import blobs
 from iceform_estimators.algorithms.linear import LinearClassifier, line_result
-from iceform_estimators.algorithms.record import Peer, option
+from iceform_estimators.algorithms.record import Peer, setting
 from iceform_estimators.machine import Machine, MachineRun, Source
-from iceform_estimators.machine.problem import SCALED, Encoding, GradientTask, slip_of
+from iceform_estimators.machine.problem import SCALED, Encoding, GradientTask
 from iceform_estimators.machine.proofs import data_of
+from iceform_estimators.machine.sources import each
 from iceform_estimators.tuning import SLACK, TOLERANCE
 
 # Of the step: margins above 40 * reach / this are read as exactly 0 or 1. Logits stay below 2^40.
@@ -72,12 +74,12 @@ class Perceptron(LinearClassifier):
     penalised: ClassVar[bool] = False
     example = staticmethod(blobs)
 
-    max_passes: int = field(
-        default=100,
+    max_passes: int = setting(
+        100,
+        "Most passes of the frozen machine over the data.",
+        low=1,
+        estimator="max_iter",
         kw_only=True,
-        metadata=option(
-            "Most passes of the frozen machine over the data.", low=1, estimator="max_iter"
-        ),
     )
     tol: float = field(default=TOLERANCE, init=False)  # a mistake is a mistake
     precondition: str = field(default="diagonal", init=False)
@@ -106,9 +108,13 @@ class Perceptron(LinearClassifier):
             w = begin
         slip = torch.zeros_like(w)
         if begin is None:
-            (start,) = source.reduce(_Mean(encoding))
-            after = start / source.total
-            w, slip = after, _lost(source, _Mistakes(encoding, w), after)
+
+            def rows(x: Tensor, y: Tensor) -> list[Tensor]:
+                samples, _, _ = encoding(x, y)
+                return [encoding.weigh(torch.ones_like(samples[:, 0]), y) @ samples]
+
+            after = source.reduce(rows)[0] / source.total
+            w, slip = after, _lost(source, encoding, w, after)
         state = PerceptronState(encoding, w, slip, mistakes=source.rows)
         yield state
         while state.mistakes and state.passes < self.max_passes:
@@ -143,10 +149,10 @@ class Perceptron(LinearClassifier):
         for where, what in _LEDGER:
             machine.ledger.note(where, what)
         return line_result(
-            self, machine, (coef, intercept), certificate, passes,
+            machine, (coef, intercept), certificate, passes, constant if resolved else math.inf,
             # The answer is of columns that were scaled by these, which depend on how data are cut.
             parts={"n_mistakes": last.mistakes, "means": scaling.mean, "scales": scaling.scale},
-            intercept_error=constant if resolved else math.inf, converged=last.mistakes == 0,
+            converged=last.mistakes == 0,
         )  # fmt: skip
 
 
@@ -177,17 +183,24 @@ class PerceptronState:
     def next(self, machine: MachineRun, source: Source) -> PerceptronState:
         """After one more pass, which changes nothing where there is no mistake."""
         encoding, w = self.encoding, self.w
-        size, least, room = source.largest(_Margins(encoding, w, self.slip))
+
+        def margins(x: Tensor, y: Tensor) -> list[Tensor]:
+            """The largest and the least |margin|, and the least less its rounding."""
+            samples, z, slip, _ = encoding.lines(x, y, w)
+            off = slip + SLACK * (samples.abs() @ self.slip)
+            return [z.abs().max(), -z.abs().min(), -(z.abs() - off).min()]
+
+        size, least, room = source.largest(margins)
         reach = max(float(size), UNIT)
         table = _step(reach, machine.machine.dtype)
-        total, _ = source.reduce(GradientTask(machine, table, encoding, w))
-        mistakes = _Mistakes(encoding, w)
-        wrong = int(source.reduce(mistakes.count)[0])
+        written = partial(encoding.written, w=w)
+        total, _ = source.reduce(GradientTask(machine, table, written))
+        wrong = int(source.reduce(lambda x, y: [(encoding(x, y)[0] @ w <= 0).sum()])[0])
         after = w - total / source.total
         return PerceptronState(
             encoding,
             after if wrong else w,
-            self.slip + _lost(source, mistakes, after) if wrong else self.slip,
+            self.slip + _lost(source, encoding, w, after) if wrong else self.slip,
             self.passes + 1,
             wrong,
             min(self.nearest, -float(least) / reach),
@@ -195,69 +208,29 @@ class PerceptronState:
         )
 
 
-def _lost(source: Source, mistakes: _Mistakes, after: Tensor) -> Tensor:
+def _lost(source: Source, encoding: Encoding, w: Tensor, after: Tensor) -> Tensor:
     """What a pass left of w + mean of the mistaken samples, which is taken in pairs of numbers."""
-    *total, size = source.combine(mistakes, mistakes.merge)
+
+    def mistaken(x: Tensor, y: Tensor) -> list[Tensor]:
+        """Their sum, in pairs, and that of their magnitudes."""
+        samples, _, _ = encoding(x, y)
+        low, _ = encoding.lows(x, y)
+        wrong = samples @ w <= 0
+        weights = encoding.weigh(torch.ones_like(samples[:, 0]), y)[wrong, None]
+        rows = mul(
+            DoubleDouble(samples[wrong], low[wrong]), pair(weights.expand_as(samples[wrong]))
+        )
+        if not len(rows.hi):
+            return [torch.zeros_like(w)] * 3
+        return [*sum_last(DoubleDouble(rows.hi.mT, rows.lo.mT)), rows.hi.abs().sum(0)]
+
+    *total, size = source.combine(mistaken, each(add, torch.add))
     mean = div(DoubleDouble(*total), pair(torch.full_like(after, source.total)))
-    left = sub(pair(after), add(pair(mistakes.w), mean))
+    left = sub(pair(after), add(pair(w), mean))
     rounded = (2 * UNIT * source.weighed + 16 * SUMMED * (source.count + 8)) * size / source.total
-    return OUTWARD * left.double().abs() + rounded + 4 * SUMMED * (after.abs() + mistakes.w.abs())
+    return OUTWARD * left.double().abs() + rounded + 4 * SUMMED * (after.abs() + w.abs())
 
 
 def _step(reach: float, dtype: torch.dtype) -> Interpolant:
     sharpness = _SHARPNESS[dtype]
     return Interpolant.hard(_STEP.derivative, -reach, reach, cells=1, sharpness=sharpness)
-
-
-@dataclass(frozen=True, eq=False)
-class _Mean:
-    encoding: Encoding
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples, _, _ = self.encoding(x, y)
-        weights = self.encoding.weigh(torch.ones_like(samples[:, 0]), y)
-        return [weights @ samples]
-
-
-@dataclass(frozen=True, eq=False)
-class _Margins:
-    """The largest and the least |margin| of a chunk, and the least less its rounding."""
-
-    encoding: Encoding
-    w: Tensor
-    slip: Tensor
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples, labels, _ = self.encoding(x, y)
-        m = (samples @ self.w).abs()
-        off = slip_of(samples, self.w, labels) + SLACK * (samples.abs() @ self.slip)
-        return [m.max(), -m.min(), -(m - off).min()]
-
-
-@dataclass(frozen=True, eq=False)
-class _Mistakes:
-    """The mistaken samples of a chunk: their sum, in pairs, and that of their magnitudes."""
-
-    encoding: Encoding
-    w: Tensor
-
-    def count(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        """How many."""
-        return [(self.encoding(x, y)[0] @ self.w <= 0).sum()]
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples, _, _ = self.encoding(x, y)
-        low, _ = self.encoding.lows(x, y)
-        wrong = samples @ self.w <= 0
-        weights = self.encoding.weigh(torch.ones_like(samples[:, 0]), y)[wrong, None]
-        rows = mul(
-            DoubleDouble(samples[wrong], low[wrong]), pair(weights.expand_as(samples[wrong]))
-        )
-        if not len(rows.hi):
-            return [torch.zeros_like(self.w)] * 3
-        return [*sum_last(DoubleDouble(rows.hi.mT, rows.lo.mT)), rows.hi.abs().sum(0)]
-
-    @staticmethod
-    def merge(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
-        """Of two chunks."""
-        return [*add(DoubleDouble(*first[:2]), DoubleDouble(*second[:2])), first[2] + second[2]]

@@ -49,22 +49,18 @@ from iceform.arithmetic.double_double import (
 from iceform.certificates import DerivationStep, Excess
 from iceform.expressions import loss_named
 from iceform_estimators.machine.convexity_bounds import near
-from iceform_estimators.machine.problem import Encoding, LinearProblem, slip_of
+from iceform_estimators.machine.problem import LinearProblem
 from iceform_estimators.machine.proofs import Proof, prove
 from iceform_estimators.machine.solvers import Solution, minimise
-from iceform_estimators.machine.sources import ArraySource, split
-from iceform_estimators.tuning import ROUNDED, SLACK
+from iceform_estimators.machine.sources import ArraySource, each, joined, split
+from iceform_estimators.tuning import APART, CLOSE, ROUNDED, SLACK
 
 _MORE = 4  # times as many samples are looked at as the answer goes through
-_DEPENDS = 1e-9  # a sample that adds less than this to the others' span is passed over
 _BENT = 0.1  # of its largest curvature: a sample in the corner
-_CROWD, _FEW = 1.0, 16  # times as many as coefficients, and some: too many to tell which
+_FEW = 16  # more than there are coefficients: too many to tell which
 _SHARE = 4  # one sample in so many may be exchanged: the passes are to find the others
-_NEARLY = 2.0  # two more where no weight is beyond its limits by more than this
 _COPIES = 64  # times as many samples as coefficients may lie on the line, all copies of as many
-_TINY = 1e-9  # beyond its limits a weight may be before its sample is exchanged
-_REFINED = 4  # times, where R A is the identity up to this:
-_APART = 2.0**-8
+_REFINED = 4  # times, where R A is the identity up to a half
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,23 +76,14 @@ class Vertex:
     samples: ArraySource
 
 
-@dataclass(frozen=True, eq=False)
-class _BentTask:
-    """How many samples of a chunk lie in the corner, and are not on the line."""
-
-    problem: LinearProblem
-    w: Tensor
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples, labels, _ = self.problem.encoding(x, y)
-        bend = self.problem.curvature.bend(samples @ self.w - labels)
-        return [(bend > _BENT * float(self.problem.curvature.steepest or 0.0)).sum()]
-
-
 def still_open(problem: LinearProblem, w: Tensor) -> bool:
     """Whether far more samples lie in a rounded corner than a line goes through."""
-    (bent,) = problem.source.reduce(_BentTask(problem, w))
-    return int(bent) > _CROWD * problem.dim + _FEW
+    facts, encoding = problem.curvature, problem.encoding
+    least = _BENT * float(facts.steepest or 0.0)
+    (bent,) = problem.source.reduce(
+        lambda x, y: [(facts.bend(encoding.lines(x, y, w)[1]) > least).sum()]
+    )
+    return int(bent) > problem.dim + _FEW
 
 
 def through_samples(problem: LinearProblem, w: Tensor, quantile: float) -> Vertex | None:
@@ -108,11 +95,11 @@ def through_samples(problem: LinearProblem, w: Tensor, quantile: float) -> Verte
         return None
     chosen = _exchanged(problem, *near, quantile)
     few = replace(problem, source=chosen, loss=loss_named("squared"), passes=0)
-    solution = minimise(few, tol=1e-12, max_passes=24, start=w)
+    solution = minimise(few, tol=CLOSE, max_passes=24, start=w)
     _vanish(problem, chosen, solution.w)
     proof = prove(few, solution.w)
     found, room = _optimal(problem, few, solution.w, proof, quantile)
-    return Vertex(solution, found, few.passes, chosen) if room > -_TINY else None
+    return Vertex(solution, found, few.passes, chosen) if room > -APART else None
 
 
 def solved(samples: ArraySource, near: Tensor) -> tuple[DoubleDouble, Tensor] | None:
@@ -128,7 +115,7 @@ def solved(samples: ArraySource, near: Tensor) -> tuple[DoubleDouble, Tensor] | 
     inverse, singular = torch.linalg.inv_ex(a)
     rounded = (p + 2) * UNIT * (inverse.abs() @ a.abs())
     apart = ((inverse @ a - torch.eye(p).to(a)).abs() + rounded).sum(1).max()
-    if bool(singular) or not float(apart) < _APART:
+    if bool(singular) or not float(apart) < 0.5:
         return None
     for last in range(_REFINED + 1):
         rows = DoubleDouble(*(part.expand_as(a) for part in v))
@@ -171,26 +158,6 @@ def magnified(problem: LinearProblem, times: float) -> LinearProblem:
 # ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class _NearestTask:
-    """The samples of a chunk that are nearest to a line: distances, samples, labels."""
-
-    encoding: Encoding
-    w: Tensor
-    count: int
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples, labels, _ = self.encoding(x, y)
-        far = (samples @ self.w - labels).abs()
-        at = far.argsort()[: self.count]
-        return [far[at], x[at], y[at]]
-
-    def merge(self, first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
-        both = [torch.cat(parts) for parts in zip(first, second, strict=True)]
-        at = both[0].argsort()[: self.count]
-        return [part[at] for part in both]
-
-
 def _nearest(problem: LinearProblem, w: Tensor) -> tuple[Tensor, Tensor] | None:
     """As many independent samples as there are coefficients, the nearest first."""
     return _independent(problem, w, _MORE) or _independent(problem, w, _COPIES)
@@ -198,15 +165,23 @@ def _nearest(problem: LinearProblem, w: Tensor) -> tuple[Tensor, Tensor] | None:
 
 def _independent(problem: LinearProblem, w: Tensor, more: int) -> tuple[Tensor, Tensor] | None:
     """The same, of so many times as many samples; None where these do not determine a line."""
-    p = problem.dim
-    task = _NearestTask(problem.encoding, w, min(more * p + 8, problem.source.rows))
-    _, x, y = problem.source.combine(task, task.merge)
-    rest = problem.encoding(x, y)[0].clone()
+    p, encoding = problem.dim, problem.encoding
+    count = min(more * p + 8, problem.source.rows)
+
+    def nearest(parts: Sequence[Tensor]) -> list[Tensor]:
+        at = parts[0].argsort()[:count]
+        return [part[at] for part in parts]
+
+    _, x, y = problem.source.combine(
+        lambda x, y: nearest([encoding.lines(x, y, w)[1].abs(), x, y]),
+        lambda first, second: nearest(each(*[joined] * 3)(first, second)),
+    )
+    rest = encoding(x, y)[0].clone()
     sizes = rest.norm(dim=1)
     chosen: list[int] = []
     for i in range(len(rest)):
         length = rest[i].norm()
-        if float(length) <= _DEPENDS * float(sizes[i]):
+        if float(length) <= APART * float(sizes[i]):
             continue
         chosen.append(i)
         if len(chosen) == p:
@@ -216,47 +191,36 @@ def _independent(problem: LinearProblem, w: Tensor, more: int) -> tuple[Tensor, 
     return None
 
 
-@dataclass(frozen=True, eq=False)
-class _AlongTask:
-    """How far along a direction each sample of a chunk is met, and how fast its residual moves."""
+def _met(
+    problem: LinearProblem, w: Tensor, direction: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """How far along a direction samples are met, how fast their residuals move, x and y."""
+    encoding = problem.encoding
 
-    encoding: Encoding
-    w: Tensor
-    direction: Tensor
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples, labels, _ = self.encoding(x, y)
-        z = samples @ self.w - labels
-        speed = samples @ self.direction
-        ahead = (z.abs() > 4 * slip_of(samples, self.w, labels)) & (z * speed < 0)
-        fast = self.encoding.weigh(speed.abs(), y)[ahead]
+    def along(x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, z, slip, _ = encoding.lines(x, y, w)
+        speed = samples @ direction
+        ahead = (z.abs() > 4 * slip) & (z * speed < 0)
+        fast = encoding.weigh(speed.abs(), y)[ahead]
         return [-z[ahead] / speed[ahead], fast, x[ahead], split(y)[0][ahead]]
 
-    @staticmethod
-    def merge(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
-        return [torch.cat(parts) for parts in zip(first, second, strict=True)]
+    place, speed, x, y = problem.source.combine(along, each(*[joined] * 4))
+    order = place.argsort()
+    return place[order], speed[order], x[order], y[order]
 
 
-@dataclass(frozen=True, eq=False)
-class _PullTask:
-    """What the samples of a chunk on either side of a line pull it by, and those on neither."""
+def _pulled(problem: LinearProblem, w: Tensor, quantile: float) -> list[Tensor]:
+    """What the samples on either side of a line pull it by, and those on neither: x, y, weights."""
+    encoding = problem.encoding
 
-    encoding: Encoding
-    w: Tensor
-    quantile: float
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples, labels, _ = self.encoding(x, y)
-        z = samples @ self.w - labels
-        at = z.abs() <= 2 * slip_of(samples, self.w, labels)
-        heavy = self.encoding.weigh(torch.ones_like(z), y)
-        total = ((z > 0).to(z) - self.quantile) * heavy * ~at @ samples
+    def pulls(x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, z, slip, _ = encoding.lines(x, y, w)
+        at = z.abs() <= 2 * slip
+        heavy = encoding.weigh(torch.ones_like(z), y)
+        total = ((z > 0).to(z) - quantile) * heavy * ~at @ samples
         return [total, x[at], split(y)[0][at], heavy[at]]
 
-    @staticmethod
-    def merge(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
-        rest = [torch.cat(parts) for parts in zip(first[1:], second[1:], strict=True)]
-        return [first[0] + second[0], *rest]
+    return problem.source.combine(pulls, each(torch.add, *[joined] * 3))
 
 
 def _exchanged(problem: LinearProblem, x: Tensor, y: Tensor, quantile: float) -> ArraySource:
@@ -272,23 +236,20 @@ def _exchanged(problem: LinearProblem, x: Tensor, y: Tensor, quantile: float) ->
     for turn in range(2 + problem.dim // _SHARE):
         w = inverse @ labels
         _vanish(problem, ArraySource(x, y), w)
-        task = _PullTask(problem.encoding, w, quantile)
-        total, *met = problem.source.combine(task, task.merge)
+        total, *met = _pulled(problem, w, quantile)
         (low, high), _ = _limits(problem, x, y, met, quantile)
         weights = -inverse.mT @ total
         excess = torch.maximum(weights - high, low - weights)
         k = int(excess.argmax())
-        allowed = math.inf if turn < problem.dim // _SHARE else _NEARLY * float(high[k] - low[k])
-        if not _TINY < float(excess[k]) <= allowed:
+        allowed = math.inf if turn < problem.dim // _SHARE else 2 * float(high[k] - low[k])
+        if not APART < float(excess[k]) <= allowed:
             break
         direction = inverse[:, k] * (1.0 if float(weights[k]) > float(high[k]) else -1.0)
-        along = _AlongTask(problem.encoding, w, direction)
-        place, speed, xs, ys = problem.source.combine(along, along.merge)
-        order = place.argsort()
-        next_one = int(torch.searchsorted(speed[order].cumsum(0), excess[k]))
-        if next_one >= len(order):
+        _, speed, xs, ys = _met(problem, w, direction)
+        next_one = int(torch.searchsorted(speed.cumsum(0), excess[k]))
+        if next_one >= len(ys):
             break
-        x[k], y[k] = xs[order[next_one]], ys[order[next_one]]
+        x[k], y[k] = xs[next_one], ys[next_one]
         row, label, _ = problem.encoding(x[k : k + 1], y[k : k + 1])
         inverse = _replaced(inverse, row[0], k)
         labels[k] = label[0]
@@ -308,37 +269,6 @@ def _replaced(inverse: Tensor, row: Tensor, k: int) -> Tensor:
 # ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class _DualTask:
-    """Sums over a chunk: a_i x_i, a_i y_i and the sharp loss, magnitudes first; largest x and y.
-
-    The a_i are what a rounded corner's slope is at w, between the limits of the sharp one: chosen
-    numbers, so that nothing of them rounds.
-    """
-
-    problem: LinearProblem
-    w: Tensor
-    quantile: float
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        encoding, q = self.problem.encoding, self.quantile
-        samples, labels, _ = encoding(x, y)
-        z = samples @ self.w - labels
-        inside = 1 - 4 * UNIT
-        a = self.problem.loss.derivative.call(z).clamp(-q * inside, (1 - q) * inside)
-        heavy = encoding.weigh(a, y)
-        loss = torch.maximum((1 - q) * z, -q * z) + slip_of(samples, self.w, labels)
-        return [
-            heavy.abs() @ samples.abs(), heavy @ samples, heavy.abs() @ labels.abs(),
-            heavy @ labels, encoding.weigh(loss, y).sum(), samples.abs().max(), labels.abs().max(),
-        ]  # fmt: skip
-
-    @staticmethod
-    def merge(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
-        pairs = list(zip(first, second, strict=True))
-        return [*(a + b for a, b in pairs[:5]), *(torch.maximum(*p) for p in pairs[5:])]
-
-
 def sharply(problem: LinearProblem, w: Tensor, thresholds: Tensor, quantile: float) -> Excess:
     r"""How far w is above the least value of the sharp problem at most, by its dual.
 
@@ -352,8 +282,27 @@ def sharply(problem: LinearProblem, w: Tensor, thresholds: Tensor, quantile: flo
     they are, and no penalty of a best line is larger than what was found. Without a penalty it is
     lines near w that are compared.
     """
-    task = _DualTask(problem, w, quantile)
-    sizes, sums, size, inner, losses, widest, largest = problem.source.combine(task, task.merge)
+    encoding, derivative = problem.encoding, problem.loss.derivative.call
+
+    def dual(x: Tensor, y: Tensor) -> list[Tensor]:
+        """Sums of a_i x_i, a_i y_i and the sharp loss, magnitudes first; largest x and y.
+
+        The a_i are what a rounded corner's slope is at w, between the limits of the sharp one:
+        chosen numbers, so that nothing of them rounds.
+        """
+        samples, z, slip, _ = encoding.lines(x, y, w)
+        labels, inside = encoding(x, y)[1], 1 - 4 * UNIT
+        a = derivative(z).clamp(-quantile * inside, (1 - quantile) * inside)
+        heavy = encoding.weigh(a, y)
+        loss = torch.maximum((1 - quantile) * z, -quantile * z) + slip
+        return [
+            heavy.abs() @ samples.abs(), heavy @ samples, heavy.abs() @ labels.abs(),
+            heavy @ labels, encoding.weigh(loss, y).sum(), samples.abs().max(), labels.abs().max(),
+        ]  # fmt: skip
+
+    sizes, sums, size, inner, losses, widest, largest = problem.source.combine(
+        dual, each(*[torch.add] * 5, *[torch.maximum] * 2)
+    )
     n, lost = problem.source.total, (problem.source.rows + len(w) + 64) * UNIT
     steep = (sums.abs() + lost * sizes) / n
     value = float((1 + lost) * (losses / n + thresholds @ w.abs()))
@@ -379,39 +328,28 @@ def sharply(problem: LinearProblem, w: Tensor, thresholds: Tensor, quantile: flo
 # ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class _SidesTask:
+def _sides(problem: LinearProblem, w: Tensor, proof: Proof) -> list[Tensor]:
     """Sums of the samples above and below a line, in pairs, and which are on neither side.
 
-    A sample is on a side if every line within the radius, and every rounding, leaves it there.
+    A sample is on a side if every line within the proof's radius, and every rounding, leaves it
+    there.
     """
+    encoding = problem.encoding
 
-    encoding: Encoding
-    w: Tensor
-    whitener: Tensor
-    radius: float
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples, labels, _ = self.encoding(x, y)
-        low, _ = self.encoding.lows(x, y)
-        z = samples @ self.w - labels
-        moves = SLACK * self.radius * (samples @ self.whitener).norm(dim=1)
-        moves = moves + 2 * slip_of(samples, self.w, labels)
+    def sides(x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, z, slip, _ = encoding.lines(x, y, w)
+        low, _ = encoding.lows(x, y)
+        moves = SLACK * proof.radius * (samples @ proof.whitener).norm(dim=1) + 2 * slip
         above, below = z > moves, z < -moves
-        weights = self.encoding.weigh(torch.ones_like(z), y)
+        weights = encoding.weigh(torch.ones_like(z), y)
         rows = mul(DoubleDouble(samples, low), pair(weights[:, None].expand_as(samples)))
         sums = [part for side in (above, below) for part in _sum(rows.hi[side], rows.lo[side])]
         at = ~(above | below)
         apart = torch.where(at, math.inf, z.abs() - moves).amin()
         return [*sums, weights @ samples.abs(), -apart, x[at], split(y)[0][at], weights[at]]
 
-    @staticmethod
-    def merge(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
-        above = add(DoubleDouble(*first[:2]), DoubleDouble(*second[:2]))
-        below = add(DoubleDouble(*first[2:4]), DoubleDouble(*second[2:4]))
-        rest = [first[4] + second[4], torch.maximum(first[5], second[5])]
-        met = [torch.cat(parts) for parts in zip(first[6:], second[6:], strict=True)]
-        return [*above, *below, *rest, *met]
+    ways = each(add, add, torch.add, torch.maximum, *[joined] * 3)
+    return problem.source.combine(sides, ways)
 
 
 def _limits(
@@ -453,8 +391,7 @@ def _optimal(
     """The proof that the line through some samples is the optimum, and the room of its weights."""
     if not proof.radius < math.inf or proof.metric is not None:
         return None, -math.inf
-    task = _SidesTask(problem.encoding, w, proof.whitener, proof.radius)
-    *sums, size, nearest, xs, ys, weights = problem.source.combine(task, task.merge)
+    *sums, size, nearest, xs, ys, weights = _sides(problem, w, proof)
     met = (xs, ys, weights)
     assert isinstance(few.source, ArraySource)
     if len(xs) > _COPIES * problem.dim:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from iceform.expressions import Loss, loss_named
 from iceform_estimators.algorithms.examples import counts
 from iceform_estimators.algorithms.linear import LinearModel
-from iceform_estimators.algorithms.record import Peer, option
+from iceform_estimators.algorithms.record import Peer, setting
 from iceform_estimators.tuning import PEER_TOLERANCE, PENALTY_SLIDER
 
 
@@ -49,9 +49,7 @@ class Poisson(LinearModel):
     example = staticmethod(counts)
     response: ClassVar[Callable[[Tensor], Tensor] | None] = staticmethod(_rate)
 
-    alpha: float = field(
-        default=1.0, metadata=option("The penalty's weight.", low=0, slider=PENALTY_SLIDER)
-    )
+    alpha: float = setting(1.0, "The penalty's weight.", low=0, slider=PENALTY_SLIDER)
 
     def loss(self) -> Loss:
         return loss_named("poisson")

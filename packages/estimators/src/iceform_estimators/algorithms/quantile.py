@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -23,24 +23,23 @@ from iceform_estimators.algorithms.pinball import (
     still_open,
     through_samples,
 )
-from iceform_estimators.algorithms.record import Peer, option
+from iceform_estimators.algorithms.record import Peer, setting
 from iceform_estimators.algorithms.thresholds import minimise_penalised, prove_penalised
 from iceform_estimators.machine.convexity_bounds import of_degree_one
 from iceform_estimators.machine.problem import Coordinates, LinearProblem, Scaling
+from iceform_estimators.machine.program import with_terms
 from iceform_estimators.machine.proofs import Proof, prove
 from iceform_estimators.machine.solvers import Solution, minimise
 from iceform_estimators.machine.sources import ArraySource, Source
 from iceform_estimators.machine.stream import MachineRun
-from iceform_estimators.tuning import ROUNDED, SHARE_SLIDER
+from iceform_estimators.tuning import CORNER, ROUNDED, SHARE_SLIDER
 
 UNIT = "unit"  # the step of a certificate that says what a corner's width is in
-_WIDTH = 0.05  # of a corner, in deviations of the labels, to begin with
 _NARROWER, _SLOWEST = 4.0, 1.05  # by how much at once, at most and at least
 _NARROWEST = 2.0**32  # in all,
 _NARROW = 2.0**10  # and where more than one line is best
 _PASSES = 60  # for one width
 _WIDER = 3  # turns back at most, for an answer of which more is proven
-_WIDEST = 1.0  # deviations: where a penalised path begins
 _NEAR = 0.1  # corners that a step short enough for the next width may move samples by
 
 
@@ -80,27 +79,22 @@ class Quantile(LinearModel):
     penalised: ClassVar[bool] = False
     example = staticmethod(fan)
 
-    quantile: float = field(
-        default=0.5,
-        metadata=option(
-            "Which quantile, between 0 and 1.", low=0, high=1, open="low high", slider=SHARE_SLIDER
-        ),
+    quantile: float = setting(
+        0.5, "Which quantile, between 0 and 1.", low=0, high=1, open="low high", slider=SHARE_SLIDER
     )
-    alpha: float = field(default=0.0, metadata=option("The penalty's weight.", low=0))
-    width: float | None = field(
-        default=None,
-        metadata=option(
-            "Width of a rounded corner, in deviations of the labels; without one it is sharp.",
-            kind=float,
-            low=0,
-            open="low",
-            optional=True,
-        ),
+    alpha: float = setting(0.0, "The penalty's weight.", low=0)
+    width: float | None = setting(
+        None,
+        "Width of a rounded corner, in deviations of the labels; without one it is sharp.",
+        kind=float,
+        low=0,
+        open="low",
+        optional=True,
     )
 
     def loss(self) -> Loss:
         """As it is looked up first."""
-        return loss_named("quantile", quantile=self.quantile, width=self.width or _WIDTH)
+        return loss_named("quantile", quantile=self.quantile, width=self.width or CORNER)
 
     def scores(self, y: Tensor, predicted: Tensor) -> dict[str, float]:
         above = y - predicted
@@ -167,7 +161,7 @@ class Quantile(LinearModel):
         proof = replace(
             proof, excess=sharply(last.problem, last.found.w, path.thresholds, self.quantile)
         )
-        return self._answer(path, last, proof, _WIDTH / last.times)
+        return self._answer(path, last, proof, CORNER / last.times)
 
     def _answer(self, path: _Path, turn: _Turn, proof: Proof, width: float) -> Result:
         turn.problem.passes = path.spent
@@ -211,10 +205,7 @@ class Quantile(LinearModel):
                 "distance to the optimum": float(off[:dim].max()),
                 "rounding": float(low[:dim].abs().max()),
             }
-            certificate = replace(
-                certificate, terms=terms, error=math.nextafter(math.fsum(terms.values()), math.inf),
-                derivation=(*proof.steps, step),
-            )  # fmt: skip
+            certificate = with_terms(replace(certificate, derivation=proof.steps), terms, step)
         coef, constant = whole[:dim], whole[dim:].sum()
         return replace(
             found, answer=coef, parts={**found.parts, "intercept": constant},
@@ -251,7 +242,7 @@ class _Path:
         """Narrower and narrower, up to ``most`` times, as far as passes lead."""
         times, faster = 1.0, _NARROWER
         if self.model.alpha:
-            times = min(1.0, (self.model.width or _WIDTH) / _WIDEST)
+            times = min(1.0, self.model.width or CORNER)  # begun at a whole deviation
         while True:
             problem = magnified(self.first, times)
             found = self._minimised(problem, times * self._ahead(times), precise=times == most)
@@ -280,7 +271,7 @@ class _Path:
                 start=start,
             )  # fmt: skip
         share = min(1.0, problem.dim / problem.source.rows)
-        near = 0.0 if precise else _NEAR * math.sqrt((model.width or _WIDTH) * share)
+        near = 0.0 if precise else _NEAR * math.sqrt((model.width or CORNER) * share)
         return minimise_penalised(
             problem, self.thresholds, tol=model.tol, near=near, max_passes=most, start=start
         )

@@ -143,6 +143,11 @@ def option(
     return {"option": told}
 
 
+def setting(default: Any, says: str, *, kw_only: bool = False, **about: Any) -> Any:
+    """A field that is an :class:`Option`, ``about`` being what :func:`option` takes."""
+    return field(default=default, kw_only=kw_only, metadata=option(says, **about))
+
+
 @dataclass(frozen=True)
 class Peer:
     """Who else computes the same.
@@ -177,9 +182,8 @@ class Peer:
 class EstimationAlgorithm(MachineProgram, kept_as="Program"):
     """An algorithm with its record.
 
-    A subclass sets the class attributes below, declares its options as fields with the metadata
-    of :func:`option`,
-    and supplies ``stream`` and ``opening``.
+    A subclass sets the class attributes below, declares its options as fields by
+    :func:`setting`, and supplies ``stream`` and ``opening``.
 
     Attributes
     ----------

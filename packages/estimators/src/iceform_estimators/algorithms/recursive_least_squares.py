@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,23 +22,19 @@ from iceform.arithmetic.double_double import SUMMED, DoubleDouble, add, dot, pai
 from iceform.certificates import DerivationStep, Result
 from iceform.errors import ProgramError
 from iceform.validation import check_positive
-from iceform_estimators.algorithms.linear import LinearPredictor
+from iceform_estimators.algorithms.linear import intercept_error, line_result
 from iceform_estimators.machine import MachineRun, Source
 from iceform_estimators.machine.problem import (
     STRAIGHT,
     TURNED,
-    WATCHED,
-    WIDENED,
     Coordinates,
     Encoding,
-    GradientTask,
-    GramTask,
     Metric,
     Scaling,
     check_magnitudes,
+    gram_of,
     metric_of,
-    slip_of,
-    sum_and_farthest,
+    swept,
 )
 from iceform_estimators.machine.proofs import (
     Newton,
@@ -48,10 +45,12 @@ from iceform_estimators.machine.proofs import (
     lower,
     norm_of,
 )
+from iceform_estimators.machine.sources import each
 from iceform_estimators.machine.stream import IDENTITY
+from iceform_estimators.tuning import PAIRS
 
 _LEAST = 2.0**-1000  # more than all products together that underflow
-_DOUBLED = 1 << 20  # products of a batch up to which they are summed in pairs of numbers
+_ADDED = each(add, add, torch.add)
 
 
 @dataclass(eq=False)
@@ -86,8 +85,7 @@ class Recursion:
             )
         check_magnitudes(batch)
         encoding = Encoding(scaling, "residual")
-        (added,) = batch.reduce(GramTask(encoding, w, torch.ones_like))
-        gram = gram + added
+        gram = gram + gram_of(batch, encoding, w, torch.ones_like)
         machine.ledger.note("host", "Gram matrices of the batches so far")
         self._slip += gram_slip(batch.rows, batch.count)
         within = metric_of(gram, self.rows + batch.rows).coordinates
@@ -120,11 +118,11 @@ class Recursion:
         """Sums of products in pairs of numbers, as long as every batch is small."""
         if self.rows and self._sums is None:
             return
-        small = not batch.weighed and batch.rows * encoding.scaling.dim**2 <= _DOUBLED
+        small = not batch.weighed and batch.rows * encoding.scaling.dim**2 <= PAIRS
         if not small:
             self._sums = None
             return
-        added = _Sums(batch.combine(_ChunkProducts(encoding), _Sums.added), batch.count)
+        added = _products(batch, encoding)
         self._sums = added if self._sums is None else self._sums.plus(added)
 
     def _slope(
@@ -136,23 +134,22 @@ class Recursion:
         note("attention", STRAIGHT)
         note("host", TURNED)
         note("host", "coordinates of the samples in a pass, by eigenvectors of their Gram matrix")
-        note("readout", "sums of the samples' gradients")
-        encoding, reach = replace(encoding, turned=within.turned), 1.0
-        while True:
-            table = IDENTITY.on(reach)
-            task = GradientTask(machine, table, encoding, within.of(w))
-            total, beyond = batch.combine(task, sum_and_farthest)
-            self.passes += 1
-            note("host", WATCHED)
-            if float(beyond) == 0:
-                return total
-            note("host", WIDENED)
-            reach = table.high + float(beyond)
+        encoding = replace(encoding, turned=within.turned)
+        written = partial(encoding.written, w=within.of(w))
+        total, _, passes = swept(machine, batch, IDENTITY, 1.0, written)
+        self.passes += passes
+        return total
 
     @staticmethod
     def _gradient(batch: Source, encoding: Encoding, w: Tensor) -> tuple[Tensor, Tensor]:
         """Sum of the batch's gradients at w, natively, and a bound of what it is off by."""
-        total, size, slips = batch.reduce(_Enclosed(encoding, w))
+
+        def enclosed(x: Tensor, y: Tensor) -> list[Tensor]:
+            samples, z, slip, _ = encoding.lines(x, y, w)
+            rows, weigh = samples.abs(), encoding.weigh
+            return [weigh(z, y) @ samples, weigh(z.abs(), y) @ rows, weigh(slip, y) @ rows]
+
+        total, size, slips = batch.reduce(enclosed)
         return total, (batch.rows + batch.count + 8) * UNIT * size + 2 * slips
 
     def _fit(self, machine: MachineRun, batch: Source) -> Result:
@@ -174,15 +171,8 @@ class Recursion:
             proof, rows[: len(coef)], coef, batch,
             domain={"data": f"all {self.rows} x {batch.dim} samples so far, as given"},
         )  # fmt: skip
-        last = 0.0
-        if self.fit_intercept:
-            slip = scaling.intercept_slip(coef, intercept)
-            last = float(proof.bounds(rows[len(coef) :]).sum() + slip)
-        return machine.result(
-            coef, certificate, self.passes,
-            parts={"intercept": intercept}, errors={"intercept": last},
-            predictor=LinearPredictor(machine.machine, coef, intercept),
-        )  # fmt: skip
+        last = intercept_error(proof, scaling, coef, intercept)
+        return line_result(machine, (coef, intercept), certificate, self.passes, last)
 
     def _again(self, sums: _Sums, computed: Metric, metric: Metric) -> Proof:
         """By the gradient of everything so far, from sums that are known to more digits."""
@@ -207,17 +197,9 @@ class _Sums:
     parts: Sequence[Tensor]  # both halves of the first, both of the second, the third
     chunks: int
 
-    @staticmethod
-    def added(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
-        """Of two chunks."""
-        pairs = (
-            add(DoubleDouble(*first[i : i + 2]), DoubleDouble(*second[i : i + 2])) for i in (0, 2)
-        )
-        return [part for both in pairs for part in both] + [first[4] + second[4]]
-
     def plus(self, other: _Sums) -> _Sums:
         """Of two batches."""
-        return _Sums(self.added(self.parts, other.parts), self.chunks + other.chunks)
+        return _Sums(_ADDED(self.parts, other.parts), self.chunks + other.chunks)
 
     def gradient(self, w: Tensor) -> tuple[DoubleDouble, Tensor]:
         """A w - b, and what it is off by."""
@@ -232,31 +214,16 @@ class _Sums:
         return sub(along, moment), lost + _LEAST
 
 
-@dataclass(frozen=True, eq=False)
-class _ChunkProducts:
-    """The sums of a chunk."""
+def _products(batch: Source, encoding: Encoding) -> _Sums:
+    """The sums of a batch."""
 
-    encoding: Encoding
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples, labels, _ = self.encoding(x, y)
-        low, label_low = self.encoding.lows(x, y)
+    def products(x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, labels, _ = encoding(x, y)
+        low, label_low = encoding.lows(x, y)
         rows = DoubleDouble(samples.mT, low.mT)  # (p, n)
         across = DoubleDouble(*(part[:, None].expand(-1, len(part), -1) for part in rows))
         down = DoubleDouble(*(part[None].expand(len(part), -1, -1) for part in rows))
         moment = dot(rows, DoubleDouble(*(part.expand_as(rows.hi) for part in (labels, label_low))))
         return [*dot(across, down), *moment, samples.abs().mT @ labels.abs()]
 
-
-@dataclass(frozen=True, eq=False)
-class _Enclosed:
-    """Sums over a chunk of c_i z_i x_i, of their sizes, and of c_i |x_i| by what z_i is off by."""
-
-    encoding: Encoding
-    w: Tensor
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples, labels, _ = self.encoding(x, y)
-        z, size = samples @ self.w - labels, samples.abs()
-        weigh, slips = self.encoding.weigh, slip_of(samples, self.w, labels)
-        return [weigh(z, y) @ samples, weigh(z.abs(), y) @ size, weigh(slips, y) @ size]
+    return _Sums(batch.combine(products, _ADDED), batch.count)

@@ -11,17 +11,14 @@ from torch import Tensor
 
 from iceform.certificates import Result
 from iceform.errors import ProgramError
-from iceform.validation import check_choice
 from iceform_estimators.algorithms.elastic_net import sparse_result
 from iceform_estimators.algorithms.examples import flats
-from iceform_estimators.algorithms.linear import LinearModel, fitted, fitted_inside
-from iceform_estimators.algorithms.record import Peer, labels_of, option
+from iceform_estimators.algorithms.linear import LinearModel, fitted, planned
+from iceform_estimators.algorithms.record import Peer, labels_of, setting
 from iceform_estimators.algorithms.recursive_least_squares import Recursion
 from iceform_estimators.machine import MachineRun, Source
-from iceform_estimators.machine.fixed_schedule import SOLVERS, PlannedDomain
 from iceform_estimators.machine.problem import Coordinates, LinearProblem, Metric, Scaling
-
-_SEEN = 1e-10  # of the largest direction: smaller ones are rounding
+from iceform_estimators.tuning import C_SLIDER, CLOSE
 
 
 @dataclass(frozen=True)
@@ -32,10 +29,10 @@ class Ridge(LinearModel):
     ----------
     alpha
         The penalty, scikit-learn's convention.
-    positive
-        Whether coefficients must not be negative.
     fit_intercept, tol, max_passes, precondition
         As for :class:`LinearModel`.
+    positive
+        Whether coefficients must not be negative.
     solver, bound, label_bound
         "inside" plans its steps by these bounds of the entries of samples and
         labels, and the host only writes prompts and adds answers up
@@ -55,13 +52,10 @@ class Ridge(LinearModel):
 
     several: ClassVar[bool] = True
 
-    alpha: float = field(
-        default=1.0, metadata=option("The penalty's weight.", low=0, slider=(1e-3, 1e3))
-    )
-    positive: bool = field(
-        default=False,
-        kw_only=True,
-        metadata=option("Whether coefficients must not be negative.", command=False),
+    alpha: float = setting(1.0, "The penalty's weight.", low=0, slider=C_SLIDER)
+
+    positive: bool = setting(
+        False, "Whether coefficients must not be negative.", command=False, kw_only=True
     )
     solver: str = field(default="auto", kw_only=True)
     bound: float = field(default=1.0, kw_only=True)
@@ -84,8 +78,9 @@ class Ridge(LinearModel):
 
     def stream(self, machine: MachineRun, source: Source) -> Result:
         """Of many solutions, the one of least norm."""
-        if check_choice("solver", self.solver, SOLVERS) == "inside":
-            return fitted_inside(self, machine, source, PlannedDomain(self.bound, self.label_bound))
+        inside = planned(self, machine, source, (self.bound, self.label_bound))
+        if inside is not None:
+            return inside
         self.note_line(machine)
         problem = self.problem(machine, source)
         if self.positive:
@@ -116,6 +111,6 @@ def _least_norm(coef: Tensor, metric: Metric, scaling: Scaling) -> Tensor:
     """
     unseen = metric.null()[: len(coef)] / scaling.scale[:, None]
     directions, size = torch.linalg.svd(unseen, full_matrices=False)[:2]
-    directions = directions[:, size > _SEEN * size.max()]
+    directions = directions[:, size > CLOSE * size.max()]
     least: Tensor = coef - directions @ (directions.mT @ coef)
     return least

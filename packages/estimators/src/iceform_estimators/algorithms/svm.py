@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from iceform.expressions import Loss, loss_named
 from iceform_estimators.algorithms.examples import blobs
 from iceform_estimators.algorithms.linear import LinearClassifier
-from iceform_estimators.algorithms.record import Peer, option
+from iceform_estimators.algorithms.record import Peer, setting
 from iceform_estimators.tuning import C_SLIDER, PEER_TOLERANCE
 
 
@@ -37,14 +37,13 @@ class LinearSVM(LinearClassifier):
     estimator: ClassVar[str] = "InContextLinearSVC"
     peer: ClassVar[Peer | None] = Peer(
         "sklearn.svm.LinearSVC",
-        settings={"tol": PEER_TOLERANCE, "max_iter": 100_000, "intercept_scaling": 1e3},
+        settings={"tol": PEER_TOLERANCE, "max_iter": 100_000, "intercept_scaling": 1000},
         differs="it penalises the intercept, if only a little",
     )
     example = staticmethod(blobs)
 
-    C: float = field(
-        default=1.0,
-        metadata=option("The inverse of the penalty's weight.", low=0, open="low", slider=C_SLIDER),
+    C: float = setting(
+        1.0, "The inverse of the penalty's weight.", low=0, open="low", slider=C_SLIDER
     )
 
     def loss(self) -> Loss:

@@ -42,14 +42,20 @@ from iceform_estimators.machine.proofs import (
 )
 from iceform_estimators.machine.solvers import Solution
 from iceform_estimators.machine.whitening import sharpened
-from iceform_estimators.tuning import PATIENCE, PROGRESS, SLACK
+from iceform_estimators.tuning import (
+    ACCEPT,
+    CLOSE,
+    FAR,
+    GROWTHS,
+    PATIENCE,
+    PROGRESS,
+    SLACK,
+    SMALL,
+    TRIES,
+)
 
-_LEAST, _SAFER, _NONE = 1e-3, 10.0, 1e-7  # shares of a curvature that is safe, grown and given up
-_FLATTER = 0.5  # of its slope at first: what a step may rise by where it ends
-_TRIALS, _SHORT = 3, 0.3
+_SAFER = 10  # times the share of a curvature that is safe, where a step was too long
 _LEAP = 64  # times the largest residual so far: as far as a step goes
-_NEARLY = 1e-6  # of its threshold: a gradient so near to it may belong to a coefficient beside 0
-_GROWTHS = 4  # of the coefficients that are not proven to be 0
 _TURNS = 16  # of the model's signs, for each coefficient
 _LEVEL = 2.0**-44  # of a diagonal, added to it: features may depend on each other
 
@@ -81,10 +87,10 @@ def minimise_penalised(
         if since >= PATIENCE or problem.passes >= max_passes:
             return Solution(model.w, length, history, converged=False)
         model, share = model.moved(after)
-        if share < _SHORT:
-            safe = min(1.0, _SAFER * max(safe, _LEAST))
+        if share < 1 - ACCEPT:
+            safe = min(1.0, _SAFER * max(safe, SMALL))
         else:
-            safe = safe / _SAFER if safe > _NONE else 0.0
+            safe = safe / _SAFER if safe > 1 / FAR else 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,14 +135,14 @@ class _Model:
         if not falls < 0:
             return self, 0.0
         share = min(1.0, far / float(way.abs().sum()))
-        for _ in range(_TRIALS):
+        for _ in range(TRIES):
             after = target if share == 1.0 else self.w + share * way
             slope = self.problem.gradient(after, trial=True)
             rises = float(slope @ way - (self.thresholds * _along(after, -way)).sum())
-            if rises <= _FLATTER * abs(falls):
+            if rises <= 0.5 * abs(falls):  # of its slope at first
                 self.problem.keep()
                 return replace(self, w=after, slope=slope), share
-            share = share * min(max(falls / (falls - rises), 0.02), 0.7)
+            share = share * min(max(falls / (falls - rises), 0.02), ACCEPT)
         return self, 0.0
 
 
@@ -158,7 +164,7 @@ def least_point(hessian: Tensor, linear: Tensor, thresholds: Tensor, start: Tens
     c, t, v = linear / scale, thresholds / scale, start * scale
     free, signs = t == 0, torch.sign(v)
     active, alone = free | (v != 0), False
-    slack = 1e-12 * float(t.max()) + 1e-15 * float(c.abs().max())
+    slack = CLOSE * float(t.max()) + 8 * UNIT * float(c.abs().max())
     for _ in range(_TURNS * len(v)):
         goal = torch.zeros_like(v)
         part = matrix[active][:, active]
@@ -217,8 +223,8 @@ def prove_penalised(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> Pr
     )  # fmt: skip
     off = torch.where((w == 0) & (steep <= thresholds), 0.0, error)  # 0 is a subgradient there
     excess = of_degree_one(problem, nearby(problem, w, least, off))
-    kept = (w != 0) | (steep >= (1 - _NEARLY) * thresholds)
-    for _ in range(_GROWTHS):
+    kept = (w != 0) | (steep >= (1 - 1 / FAR) * thresholds)
+    for _ in range(GROWTHS):
         metric = metric_of(hessian[kept][:, kept], rows)
         below = lower(metric, slips[kept])
         if below is None or needs_sharpening(metric):

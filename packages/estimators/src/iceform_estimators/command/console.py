@@ -12,9 +12,8 @@ from iceform_estimators.command.explaining import Explanation, PromptView, froze
 from iceform_estimators.command.running import TableRun
 from iceform_estimators.tables import counted
 
-_COEFFICIENTS = 10  # the largest, that a terminal shows
-_ENTRIES = 4  # of a vector
-_AROUND = 4  # tokens shown on either side of the one that is read most, and at both ends
+SHOWN = 12  # coefficients, the largest ones
+_FEW = 4  # entries of a vector; tokens beside the one that is read most, and at both ends
 _BAR = 16  # characters of a full attention weight
 _COEFFICIENT = "no coefficient is"
 _LOOP = ("tol", "max_passes", "precondition")
@@ -33,9 +32,8 @@ def figure(value: float | None) -> str:
         return "-"
     if not math.isfinite(value):
         return "unknown"
-    if value == 0 or 1e-4 <= abs(value) < 1e6:
-        return f"{value:,.6g}"
-    return f"{value:.3e}"
+    plain = f"{value:,.6g}"
+    return f"{value:.3e}" if "e" in plain else plain
 
 
 def grid(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
@@ -109,11 +107,11 @@ def _coefficients(run: TableRun) -> list[str]:
     if not kept:
         return []
     zeros = len(run.coefficients) - len(kept)
-    title = f"largest of {len(kept)} coefficients" if len(kept) > _COEFFICIENTS else "coefficients"
+    title = f"largest of {len(kept)} coefficients" if len(kept) > SHOWN else "coefficients"
     title += f" ({zeros} {'is' if zeros == 1 else 'are'} zero)" if zeros else ""
     theirs = kept[0].peer is not None
     rows = [[title, "iceform", "scikit-learn"]]
-    rows += [[c.name, figure(c.value), figure(c.peer)] for c in kept[:_COEFFICIENTS]]
+    rows += [[c.name, figure(c.value), figure(c.peer)] for c in kept[:SHOWN]]
     if run.intercept is not None:
         rows.append(["intercept", figure(run.intercept), ""])
     return [grid([row if theirs else row[:2] for row in rows], right=(1, 2))]
@@ -228,12 +226,13 @@ def _shown(seen: Sequence[dict[str, Any]]) -> list[int]:
     """Both ends, and what is read most."""
     best = max(range(len(seen)), key=lambda k: seen[k]["weight"])
     near = (0, best, len(seen) - 1)
-    return [k for k in range(len(seen)) if min(abs(k - at) for at in near) < _AROUND]
+    return [k for k in range(len(seen)) if min(abs(k - at) for at in near) < _FEW]
 
 
 def _cells(token: dict[str, Any]) -> list[str]:
     weight, bias = token["weight"], f"{token['key_bias']:.3g}"
-    share = f"{weight:.3f} {'█' * round(_BAR * weight)}" if weight >= 5e-4 else f"{weight:.0e}"
+    share = f"{weight:.3f}"
+    share = f"{share} {'█' * round(_BAR * weight)}" if float(share) else f"{weight:.0e}"
     if "table" in token:
         z, s, v = (f"{value:.4g}" for value in token["table"])
         return [str(token["number"]), z, s, bias, v, share]
@@ -242,5 +241,5 @@ def _cells(token: dict[str, Any]) -> list[str]:
 
 
 def _vector(values: Sequence[float]) -> str:
-    shown = ", ".join(f"{value + 0.0:.3g}" for value in values[:_ENTRIES])  # no -0
-    return f"({shown}{', …' if len(values) > _ENTRIES else ''})"
+    shown = ", ".join(f"{value + 0.0:.3g}" for value in values[:_FEW])  # no -0
+    return f"({shown}{', …' if len(values) > _FEW else ''})"

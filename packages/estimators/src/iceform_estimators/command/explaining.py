@@ -38,7 +38,6 @@ _GRADIENT = (
     "s (x, y), a bias and the value v (x, 1). The query carries w, finds its own z among them, and "
     "what it reads is f(z) (x, 1)."
 )
-_SAMPLES = 8  # of the data that are written into the prompt that is shown
 
 
 def example(entry: type[EstimationAlgorithm]) -> TableData:
@@ -178,7 +177,7 @@ class _Opened:
         running = self.machine.start()
         problem = algorithm.problem_at(running, self.source, parts)
         asked = algorithm.look_ups(running, problem, self._scaled(problem.scaling))
-        asked = asked.part(slice(0, _SAMPLES))
+        asked = asked.part(slice(0, self.machine.samples))
         exact = algorithm.loss().derivative(asked.residuals())
         if asked.offsets is not None:
             exact = exact - asked.offsets
@@ -186,7 +185,7 @@ class _Opened:
 
     def _projection(self) -> PromptView:
         """The samples' coordinates along the first component."""
-        rows = min(_SAMPLES, self.machine.samples, len(self.x))
+        rows = min(self.machine.samples, len(self.x))
         mean = torch.as_tensor(self.model.mean_)
         x = (self.x - mean)[:rows]
         v = torch.as_tensor(self.model.components_[0])
@@ -197,7 +196,7 @@ class _Opened:
     def _threshold(self) -> PromptView:
         """Soft thresholds u - clip(u): the clip of each coefficient, in units of its threshold."""
         reach = 2.0
-        u = torch.linspace(-reach, reach, min(_SAMPLES, self.machine.samples)).double()
+        u = torch.linspace(-reach, reach, self.machine.samples).double()
         table = CLIP.on(reach)
         ones = torch.ones(len(u), 1, dtype=torch.float64)
         exact = u.clamp(-1, 1)[:, None]
@@ -247,7 +246,7 @@ class _Opened:
     def _average(self) -> PromptView:
         """What kernel regression and the nearest neighbour ask."""
         x = self.x - self.x.mean(0)
-        points = x[: min(_SAMPLES, self.machine.samples, len(x))] + 0.25 * x.std(0)
+        points = x[: min(self.machine.samples, len(x))] + x.std(0) / 4
         if hasattr(self.model, "gamma_"):
             gamma = float(self.model.gamma_)
             y = torch.as_tensor(self.data.y["train"], dtype=torch.float64)[:, None]

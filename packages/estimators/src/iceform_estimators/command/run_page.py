@@ -13,13 +13,11 @@ from sklearn.metrics import confusion_matrix
 
 import iceform
 from iceform.plots import Theme
-from iceform_estimators.command.console import SAID, figure, proven, subject
+from iceform_estimators.command.console import SAID, SHOWN, figure, proven, subject
 from iceform_estimators.command.running import Coefficient, Predictions, TableRun
 from iceform_estimators.pages import Illustration, illustrate, render_page
 
-_SHOWN = 18  # coefficients in the picture
 _NAME = 30  # characters of a coefficient's name there
-_CLASSES = 12  # that a table of confusions has room for
 _POINTS = 4000  # in a scatter plot; more only darken it
 
 
@@ -70,7 +68,7 @@ def _rows(run: TableRun) -> str:
 
 
 def _coefficient_picture(run: TableRun) -> Illustration | None:
-    kept = sorted((c for c in run.coefficients if c.value), key=lambda c: -abs(c.value))[:_SHOWN]
+    kept = sorted((c for c in run.coefficients if c.value), key=lambda c: -abs(c.value))[:SHOWN]
     if not kept:
         return None
     unique = "not unique" not in subject(run)
@@ -118,7 +116,7 @@ def _prediction_picture(run: TableRun) -> Illustration | None:
     part = next(part for part in run.parts if part.name == run.data.scored)
     seen = f"one of {len(part.rows):,} {_rows(run)}"
     if task == "classification":
-        if part.actual is None or len(np.unique(part.actual)) > _CLASSES:
+        if part.actual is None or len(np.unique(part.actual)) > SHOWN:
             return None
         return illustrate(
             lambda theme: confusions(part, theme),

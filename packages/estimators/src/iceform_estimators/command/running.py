@@ -27,11 +27,9 @@ from iceform.validation import check_eps
 from iceform_estimators.algorithms import EstimationAlgorithm, LinearModel
 from iceform_estimators.preparation import Preparation
 from iceform_estimators.tables import TableData
-from iceform_estimators.tuning import TEST_SHARE
+from iceform_estimators.tuning import SMALL, TEST_SHARE
 
-_TIGHTENING = 1e-2  # of the tolerance, when an eps was asked for that is not certified yet
 _LABELLED = ("train", "test")
-_TIGHTEST = 1e-15  # a tolerance below the rounding of float64 changes nothing
 
 
 @dataclass(frozen=True)
@@ -395,8 +393,8 @@ def fitted(settings: RunSettings, data: PreparedData) -> Any:
         certified = model.certificate_.error
         if settings.eps is None or certified <= settings.eps:
             return model
-        options["tol"] = _TIGHTENING * getattr(model, "tol", 0.0)
-        if not free or options["tol"] < _TIGHTEST:
+        options["tol"] = SMALL * getattr(model, "tol", 0.0)
+        if not free or options["tol"] < np.finfo(float).eps:
             raise PrecisionError(_short_of(settings, certified), best=certified)
 
 

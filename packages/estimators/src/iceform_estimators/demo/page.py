@@ -22,9 +22,6 @@ from iceform_estimators.demo.program import ProgramDemo, execute
 from iceform_estimators.machine import Machine
 from iceform_estimators.pages import Illustration, illustrate, render_page, write
 
-_TINY = 1e-16  # where a difference of zero is drawn
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
 
 @dataclass(frozen=True, eq=False)
 class Page:
@@ -93,7 +90,7 @@ def _differences(rows: Sequence[ComparisonRow]) -> Illustration:
             figure = Figure(figsize=(7, 1 + len(rows) / 3), layout="constrained")
             axes = figure.subplots()
             places = np.arange(len(rows))[::-1]
-            seen = [max(row.difference, _TINY) for row in rows]
+            seen = [max(row.difference, np.finfo(float).eps) for row in rows]
             proven = [row.certified for row in rows]
             axes.hlines(places, seen, proven, color=theme.faint, linewidth=1, alpha=0.5)
             axes.plot(seen, places, "o", color=theme.spectral, label="apart from scikit-learn")
@@ -120,14 +117,6 @@ def _differences(rows: Sequence[ComparisonRow]) -> Illustration:
         ),
         alt="Differences to scikit-learn and certified bounds of every algorithm",
     )
-
-
-def _tidy(value: float) -> str:
-    """An upper bound in one digit."""
-    if not 0 < value < 1e-3:
-        return at_most(value, ".1g")
-    mantissa, exponent = at_most(value, ".0e").split("e")
-    return f"{mantissa} × 10{str(int(exponent)).translate(_RAISED)}"
 
 
 # ---------------------------------------------------------------------------------------------

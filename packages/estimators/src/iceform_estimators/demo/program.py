@@ -18,8 +18,6 @@ from iceform import plots
 from iceform_estimators.demo.algorithms import proven
 from iceform_estimators.pages import Illustration, illustrate
 
-_SAMPLES, _DIM, _DRAWN = 12, 3, 6
-
 
 @ice.algorithm
 def descent(x: Any, y: Any, *, lr: float = 0.5, steps: int = 12) -> Any:
@@ -66,15 +64,16 @@ def execute(folder: Path) -> ProgramDemo:
     """
     started = time.perf_counter()
     draw = torch.Generator().manual_seed(0)
-    x = 2 * torch.rand(_SAMPLES, _DIM, generator=draw, dtype=torch.float64) - 1
-    y = x @ torch.tensor([0.5, -0.25, 0.125], dtype=torch.float64)
-    program = ice.compile(descent, dim=_DIM, samples=_SAMPLES)
+    x = 2 * torch.rand(12, 3, generator=draw, dtype=torch.float64) - 1
+    y = x @ torch.tensor([4, -2, 1]).double() / 8
+    samples, dim = x.shape
+    program = ice.compile(descent, dim=dim, samples=samples)
     computer = ice.Computer.for_programs([program])
     run = computer.run(program, x, y, backend="literal")
     fused = computer.run(program, x, y, backend="fused")
     exact = program.reference(x, y)
-    plan = computer.plan(program, _SAMPLES)
-    traced = computer.trace(program, x[:_DRAWN], y[:_DRAWN], steps=6)
+    plan = computer.plan(program, samples)
+    traced = computer.trace(program, x[:6], y[:6], steps=6)
 
     def picture(theme: plots.Theme) -> Figure:
         return plots.memory(traced, theme=theme)

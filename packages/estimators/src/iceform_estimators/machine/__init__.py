@@ -1,6 +1,6 @@
 """One frozen network that data stream through; data sources, problems, solvers."""
 
-from iceform_estimators.machine.problem import Coordinates, GramTask, LinearProblem, Scaling
+from iceform_estimators.machine.problem import Coordinates, LinearProblem, Scaling, gram_of
 from iceform_estimators.machine.program import MachineProgram, RunData, stored
 from iceform_estimators.machine.solvers import (
     Solution,
@@ -26,7 +26,6 @@ __all__ = [
     "IDENTITY",
     "ArraySource",
     "Coordinates",
-    "GramTask",
     "LinearProblem",
     "Machine",
     "MachineProgram",
@@ -38,6 +37,7 @@ __all__ = [
     "Source",
     "advance",
     "begin",
+    "gram_of",
     "minimise",
     "nesterov",
     "stored",

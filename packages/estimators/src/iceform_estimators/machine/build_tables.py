@@ -20,12 +20,13 @@ from iceform.errors import PrecisionError
 from iceform.expressions import loss_named
 from iceform.tables import SHIPPED, Interpolant
 from iceform_estimators.machine.stream import CLIP, CLIP_SQUARED, Machine, ScalarTable, table_of
+from iceform_estimators.tuning import CORNER
 
 ACTIVATIONS = {
     "tanh": torch.tanh, "sigmoid": torch.sigmoid, "relu": torch.relu, "gelu": F.gelu,
     "silu": F.silu, "softplus": F.softplus, "sin": torch.sin,
 }  # fmt: skip
-_RANGES = (4.0, 8.0)
+_RANGES = (4, 8)
 _EPS = (1e-6, 1e-8)
 _REACHES = tuple(2.0**k for k in range(-2, 8))  # of scaled residuals and margins
 _LOSSES = ("logistic", "squared_hinge", "absolute", "hinge")
@@ -35,7 +36,7 @@ def tables() -> Iterator[tuple[ScalarTable, float]]:
     """Tables of losses, and how far out."""
     tokens = Machine().tokens
     found = [CLIP, CLIP_SQUARED, *(table_of(loss_named(name), tokens) for name in _LOSSES)]
-    found.append(table_of(loss_named("quantile", quantile=0.5, width=0.05), tokens))
+    found.append(table_of(loss_named("quantile", quantile=0.5, width=CORNER), tokens))
     for table in found:
         for reach in _REACHES:
             yield table, reach
@@ -59,7 +60,7 @@ def main() -> None:
         with suppress(PrecisionError):  # a kink wants more tokens than there are
             fit()
     size = sum(path.stat().st_size for path in SHIPPED.iterdir())
-    print(f"{len(list(SHIPPED.iterdir()))} tables, {size / 1e6:.1f} MB, in {SHIPPED}")
+    print(f"{len(list(SHIPPED.iterdir()))} tables, {size / 10**6:.1f} MB, in {SHIPPED}")
 
 
 if __name__ == "__main__":

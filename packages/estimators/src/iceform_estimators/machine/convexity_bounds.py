@@ -25,7 +25,6 @@ side is a bound against every line within a distance that is said.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -33,11 +32,11 @@ from torch import Tensor
 
 from iceform.arithmetic import UNIT, at_least
 from iceform.certificates import Excess
-from iceform.expressions import Curvature, Loss
-from iceform_estimators.machine.problem import Encoding, LinearProblem, slip_of
-from iceform_estimators.tuning import NEARBY, ROUNDED
+from iceform.expressions import Curvature
+from iceform_estimators.machine.problem import LinearProblem
+from iceform_estimators.tuning import NEARBY, ROUNDED, WIDEST
 
-_NARROW, _WIDE = 2.0**-20, 2.0**40  # bounds of |b - b_v| that are tried, each 16 times the last
+_NARROW = 2.0**-20  # bounds of |b - b_v| that are tried, each 16 times the last
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,13 +62,10 @@ def held_by_penalty(
     if not bool(free.any()):
         return MinimiserBox(2 * nu / ridge.sqrt() * ROUNDED, 2 * nu * nu * ROUNDED)
     pull, far = float(steep[-1]), _NARROW
-    while far <= _WIDE:
+    while far <= WIDEST:
         rho = (nu + math.sqrt(nu * nu + 2 * pull * far)) * ROUNDED
-        slope = problem.loss.derivative.call
-        inwards = _Inwards(problem.encoding, w, ridge, facts, slope, rho, far)
-        above, below, size = problem.source.reduce(inwards)
-        added = (problem.source.count + 8) * UNIT * float(size)
-        if float(above) > added and float(below) > added:
+        above, below, added = _inwards(problem, w, facts, rho, far)
+        if above > added and below > added:
             box = torch.full_like(w, far)
             box[held] = rho / ridge[held].sqrt() * ROUNDED
             return MinimiserBox(box, (nu * rho + pull * far) * ROUNDED)
@@ -77,68 +73,52 @@ def held_by_penalty(
     return None
 
 
-@dataclass(frozen=True, eq=False)
-class _Inwards:
-    """Least slopes along b at b + beta, minus the largest at b - beta, and magnitudes, of a chunk.
+def _inwards(
+    problem: LinearProblem, w: Tensor, facts: Curvature, rho: float, far: float
+) -> tuple[float, float, float]:
+    """Least slopes along b at b + beta, minus the largest at b - beta, and what sums are off by.
 
     Sums of c_i s_i (l'(z_i + s_i (beta - rho ||x_i||)) - o_i), s_i being b's own column, 1 or the
     sign of a margin: s l'(z + s t) grows with t for a convex l.
     """
+    encoding, ridge = problem.encoding, problem.ridge
+    derivative = problem.loss.derivative.call  # unchecked: what overflows compares as false
 
-    encoding: Encoding
-    w: Tensor
-    ridge: Tensor
-    facts: Curvature
-    derivative: Callable[[Tensor], Tensor]  # unchecked: what overflows compares as false
-    rho: float
-    far: float
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples, labels, offsets = self.encoding(x, y)
-        signs = samples[:, -1]
-        reach = (samples[:, :-1] / self.ridge[:-1].sqrt()).norm(dim=1) * self.rho * ROUNDED
-        z = samples @ self.w - labels
-        slip = slip_of(samples, self.w, labels) + 4 * UNIT * (z.abs() + self.far + reach)
+    def slopes(x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, z, slip, offsets = encoding.lines(x, y, w)
+        reach = (samples[:, :-1] / ridge[:-1].sqrt()).norm(dim=1) * rho * ROUNDED
+        slip = slip + 4 * UNIT * (z.abs() + far + reach)
         out, size = [], z.new_zeros(())
         for end in (1.0, -1.0):
-            turned = end * signs
-            f, off, _, _ = self.facts.enclose(
-                self.derivative, z + turned * (self.far - reach - slip)
-            )
-            least = turned * (f - offsets) - off
-            weighed = self.encoding.weigh(least, y)
+            turned = end * samples[:, -1]
+            f, off, _, _ = facts.enclose(derivative, z + turned * (far - reach - slip))
+            weighed = encoding.weigh(turned * (f - offsets) - off, y)
             # A sum of n numbers is off by n roundings of their magnitudes at most.
             out.append(weighed.sum() - (len(x) + 8) * UNIT * weighed.abs().sum())
             size = size + weighed.abs().sum()
         return [*out, size]
 
+    above, below, size = map(float, problem.source.reduce(slopes))
+    return above, below, (problem.source.count + 8) * UNIT * size
+
 
 def above_nothing(problem: LinearProblem, w: Tensor) -> float:
     """F(w) less the least values of its losses; infinite where these are not known."""
-    if problem.loss.above is None or problem.loss.known is None:
+    loss_above, encoding = problem.loss.above, problem.encoding
+    if loss_above is None or problem.loss.known is None:
         return math.inf
-    (total,) = problem.source.reduce(_Above(problem.encoding, w, problem.loss))
+
+    def above(x: Tensor, y: Tensor) -> list[Tensor]:
+        _, z, slip, offsets = encoding.lines(x, y, w)
+        # A convex function is largest at an end of an interval, wherever z rounds to.
+        ends = (loss_above(z + slip, offsets), loss_above(z - slip, offsets))
+        return [encoding.weigh(torch.maximum(*ends), y).sum()]
+
+    (total,) = problem.source.reduce(above)
     mean = float(total) / float(problem.source.total)
     rounded = 1 + (problem.source.rows + problem.source.count + 32) * 2 * UNIT
     found = (mean * rounded + float((problem.ridge * w.square()).sum()) / 2) * ROUNDED
     return found if found < math.inf else math.inf  # nor where something overflows
-
-
-@dataclass(frozen=True, eq=False)
-class _Above:
-    """Sum over a chunk of how far losses are above their least values, wherever z rounds to."""
-
-    encoding: Encoding
-    w: Tensor
-    loss: Loss
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        assert self.loss.above is not None
-        samples, labels, offsets = self.encoding(x, y)
-        z, slip = samples @ self.w - labels, slip_of(samples, self.w, labels)
-        # A convex function is largest at an end of an interval.
-        ends = (self.loss.above(z + slip, offsets), self.loss.above(z - slip, offsets))
-        return [self.encoding.weigh(torch.maximum(*ends), y).sum()]
 
 
 def nearby(problem: LinearProblem, w: Tensor, gradient: Tensor, error: Tensor) -> Excess:
@@ -152,29 +132,20 @@ def returned(problem: LinearProblem, w: Tensor) -> float:
     """What F may grow by as coefficients are written in the data's units, and rounded."""
     scaling = problem.scaling
     slip = float(scaling.intercept_slip(*scaling.raw(w))) / scaling.size * scaling.intercept
-    task = _MonotoneSlopes(problem.encoding, w, problem.loss.derivative.call, slip)
-    (total,) = problem.source.reduce(task)
+    encoding, derivative = problem.encoding, problem.loss.derivative.call
+
+    def slopes(x: Tensor, y: Tensor) -> list[Tensor]:
+        """How far z may move times the largest slope on the way, l' being monotone."""
+        _, z, off, offsets = encoding.lines(x, y, w)
+        moves = 2 * off + slip
+        ends = [(derivative(z + t * moves) - offsets).abs() for t in (1, -1)]
+        steep = torch.maximum(*ends) + 16 * UNIT * (1 + offsets.abs())
+        return [encoding.weigh(steep * moves, y).sum()]
+
+    (total,) = problem.source.reduce(slopes)
     penalty = float((problem.ridge * w.square()).sum())
     found = (float(total) / float(problem.source.total) + 16 * UNIT * penalty) * ROUNDED
     return found if found < math.inf else math.inf  # nor where something overflows
-
-
-@dataclass(frozen=True, eq=False)
-class _MonotoneSlopes:
-    """How far z may move times the largest slope on the way, l' being monotone: a chunk's sum."""
-
-    encoding: Encoding
-    w: Tensor
-    derivative: Callable[[Tensor], Tensor]
-    slip: float
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples, labels, offsets = self.encoding(x, y)
-        z = samples @ self.w - labels
-        moved = 2 * slip_of(samples, self.w, labels) + self.slip
-        ends = [(self.derivative(z + t * moved) - offsets).abs() for t in (1, -1)]
-        steep = torch.maximum(*ends) + 16 * UNIT * (1 + offsets.abs())
-        return [self.encoding.weigh(steep * moved, y).sum()]
 
 
 def of_degree_one(problem: LinearProblem, excess: Excess) -> Excess:

@@ -30,7 +30,6 @@ from iceform_estimators.machine.sources import (
 
 _CPU = torch.device("cpu")
 _RESTARTS = 3  # of a scheduler, in one pass
-_SHARE = 0.5  # of the workers' memory that the chunks may take to be kept there between passes
 
 
 class DaskSource(Source):
@@ -78,7 +77,7 @@ class DaskSource(Source):
     def _keep(self) -> None:
         """Have the workers of a cluster keep the chunks, if they fit."""
         need = 8 * self._size * (self.dim + 1)
-        if not self._kept and need <= _SHARE * _cluster_memory():
+        if not self._kept and need <= _cluster_memory() / 2:
             self._x, labels = persist(self._x, [y for y in self._y if y is not None])
             self._y = labels or self._y
             self._kept = True

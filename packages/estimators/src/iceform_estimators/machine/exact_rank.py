@@ -13,12 +13,11 @@ sum: where the pairs say 0 and their rounding is below that digit, it is 0.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from iceform.arithmetic.double_double import SUMMED, DoubleDouble, add, dot, pair
+from iceform.arithmetic.double_double import SUMMED, add, dot, pair
 from iceform_estimators.machine.problem import LinearProblem, Metric, Scaling
 
 _MULTIPLES = 24  # tried until a direction is one of whole numbers
@@ -27,34 +26,19 @@ _LARGEST = 1 << 20  # of the whole numbers
 _DIGITS = sys.float_info.mant_dig
 
 
-@dataclass(frozen=True, eq=False)
-class _Vanishes:
-    """1 where a combination of a chunk's columns is not zero in some sample."""
-
-    numbers: Tensor  # (d, k)
-    constants: Tensor  # (k,)
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        failed = [
-            self._fails(x, v, c) for v, c in zip(self.numbers.mT, self.constants, strict=True)
-        ]
-        return [torch.stack(failed).any().to(x)]
-
-    def _fails(self, x: Tensor, numbers: Tensor, constant: Tensor) -> Tensor:
-        used = numbers != 0
-        columns, factors = x[:, used], numbers[used]
-        if not len(factors):
-            return constant != 0
-        total = add(dot(pair(columns), pair(factors.expand_as(columns))), _all(constant, x))
-        size = columns.abs() @ factors.abs() + constant.abs()
-        digit = torch.where(columns != 0, _last_digit(columns), torch.inf).amin(1)
-        digit = digit.clamp(max=1.0) if bool(constant != 0) else digit
-        zero = (total.hi == 0) & (total.lo == 0) & ((2 * SUMMED * size < digit) | (size == 0))
-        return ~zero.all()
-
-
-def _all(constant: Tensor, x: Tensor) -> DoubleDouble:
-    return pair(constant.expand(len(x)))
+def _fails(x: Tensor, numbers: Tensor, constant: Tensor) -> Tensor:
+    """Whether a combination of a chunk's columns is not zero in some sample."""
+    used = numbers != 0
+    columns, factors = x[:, used], numbers[used]
+    if not len(factors):
+        return constant != 0
+    total = dot(pair(columns), pair(factors.expand_as(columns)))
+    total = add(total, pair(constant.expand(len(x))))
+    size = columns.abs() @ factors.abs() + constant.abs()
+    digit = torch.where(columns != 0, _last_digit(columns), torch.inf).amin(1)
+    digit = digit.clamp(max=1.0) if bool(constant != 0) else digit
+    zero = (total.hi == 0) & (total.lo == 0) & ((2 * SUMMED * size < digit) | (size == 0))
+    return ~zero.all()
 
 
 def _last_digit(x: Tensor) -> Tensor:
@@ -67,7 +51,12 @@ def exactly_dependent(problem: LinearProblem, metric: Metric, kept: Tensor | Non
     numbers = _whole(_raw(metric.null(), problem.scaling, kept))
     if numbers is None:
         return False
-    (failed,) = problem.source.largest(_Vanishes(numbers[:-1], numbers[-1]))
+
+    def fails(x: Tensor, y: Tensor) -> list[Tensor]:
+        found = [_fails(x, v[:-1], v[-1]) for v in numbers.mT]
+        return [torch.stack(found).any().to(x)]
+
+    (failed,) = problem.source.largest(fails)
     return float(failed) == 0
 
 
@@ -85,7 +74,7 @@ def _raw(null: Tensor, scaling: Scaling, kept: Tensor | None) -> Tensor:
 
 def _whole(directions: Tensor) -> Tensor | None:
     """The same space by vectors of whole numbers; None where there seem to be none."""
-    rows = directions / directions.abs().amax(1, keepdim=True).clamp(min=1e-300)
+    rows = directions / directions.abs().amax(1, keepdim=True).clamp(min=sys.float_info.min)
     pivots = _pivots(rows)
     reduced = directions @ torch.linalg.inv(directions[pivots])
     found = [f for f in map(_multiple, reduced.mT) if f is not None]

@@ -11,7 +11,7 @@ every step, and how many there are.
   at most :math:`1/\sqrt q`, and residuals within :math:`\sqrt\kappa + 1`: the range of the table.
 * **Logistic loss**: Nesterov's constant momentum, stable for every convex loss of that curvature.
   F comes as near as :math:`2 \ln 2\,(1 - \kappa^{-1/2})^k`. Beyond the table a look-up returns its
-  end, e^-32 from the curve.
+  end, e^-64 from the curve.
 * **Absolute values** in the penalty, with threshold t: proximal steps of length 1/L, the soft
   threshold a second prompt, momentum from anew after 64, 128, 256, ... steps. All points lie within
   the solution's length of the solution, at most 1/(2 t), so residuals within
@@ -31,10 +31,8 @@ from torch import Tensor
 from iceform.arithmetic import NOISE, exactly
 from iceform.errors import BoundError, ProgramError
 from iceform.expressions import Loss
-from iceform.tables import Interpolant
 from iceform.validation import check_positive
 from iceform_estimators.machine.problem import (
-    Encoding,
     LinearProblem,
     Scaling,
     check_magnitude,
@@ -43,12 +41,11 @@ from iceform_estimators.machine.problem import (
 from iceform_estimators.machine.solvers import Solution, nesterov
 from iceform_estimators.machine.sources import Source
 from iceform_estimators.machine.stream import CLIP, IDENTITY, MachineRun
+from iceform_estimators.tuning import SATURATED
 
 SOLVERS = ("auto", "inside")
 
 _FIRST = 64  # proximal steps before momentum begins anew
-_LEVEL = 64.0  # in thresholds: far beyond the clip's kinks
-_SATURATED = 32.0  # where a bounded derivative has reached its ends
 _SUMS = "sums of the samples' gradients, added with factors fixed before the first pass"
 
 
@@ -71,7 +68,7 @@ class PlannedDomain:
 
     def check(self, source: Source, *, labels: bool) -> None:
         """Refuse data that are not in it."""
-        x, y = (float(t) for t in source.largest(_LargestSample()))
+        x, y = map(float, source.largest(lambda x, y: [x.abs().max(), y.abs().max()]))
         if not x <= self.bound:
             raise BoundError(
                 f"max |x| is {x:.4g}, stated is bound = {exactly(self.bound)}; state a larger "
@@ -83,12 +80,6 @@ class PlannedDomain:
                 f"max |y| is {y:.4g}, stated is label_bound = {exactly(self.label_bound)}; state a "
                 "larger one, or scale the labels"
             )
-
-
-@dataclass(frozen=True, eq=False)
-class _LargestSample:
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        return [x.abs().max(), y.abs().max()]
 
 
 @dataclass(eq=False)
@@ -115,45 +106,13 @@ class InsideProblem(LinearProblem):
 
     def gradient(self, w: Tensor, *, trial: bool = False) -> Tensor:
         """One pass, whatever it meets."""
-        task = _Sum(self.machine, self.table.on(self.reach), self.encoding, w)
-        (total,) = self.source.reduce(task)
+        machine, table, encoding = self.machine, self.table.on(self.reach), self.encoding
+        (total,) = self.source.reduce(
+            lambda x, y: [machine.total(machine.look_ups(table, *encoding.written(x, y, w)))]
+        )
         self.passes += 1
         self.machine.ledger.note("readout", _SUMS)
         return total / self.source.rows + self.ridge * w
-
-
-@dataclass(frozen=True, eq=False)
-class _Sum:
-    """sum_i (A(w.x_i - y_i) - o_i) x_i of a chunk by the frozen machine."""
-
-    machine: MachineRun
-    table: Interpolant
-    encoding: Encoding
-    w: Tensor
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        prompt = self.machine.look_ups(self.table, *self.encoding.written(x, y, self.w))
-        return [self.machine.total(prompt)]
-
-
-@dataclass(frozen=True, eq=False)
-class _Means:
-    """Sums of samples and labels of a chunk by the frozen machine, in units of their bounds."""
-
-    machine: MachineRun
-    domain: PlannedDomain
-    labels: bool
-
-    def _sum(self, values: Tensor) -> Tensor:
-        minus, none = values.new_full((len(values),), -1.0), values.new_zeros(values.shape[1])
-        prompt = self.machine.look_ups(IDENTITY.on(2.0), values, minus, none)
-        return self.machine.total(prompt)
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples = self._sum(x / self.domain.bound)
-        if not self.labels:
-            return [samples]
-        return [samples, self._sum(y[:, None] / self.domain.label_bound)]
 
 
 def _scaling(
@@ -164,7 +123,17 @@ def _scaling(
     mean = torch.zeros(source.dim, dtype=torch.float64, device=source.device)
     center, wide = 0.0, 1.0
     if centred:
-        sums = source.reduce(_Means(machine, domain, labels))
+
+        def total(values: Tensor) -> Tensor:
+            """The sum by the frozen machine, in units of the bound."""
+            minus, none = values.new_full((len(values),), -1.0), values.new_zeros(values.shape[1])
+            return machine.total(machine.look_ups(IDENTITY.on(2.0), values, minus, none))
+
+        def means(x: Tensor, y: Tensor) -> list[Tensor]:
+            given = [x / domain.bound, y[:, None] / domain.label_bound][: 1 + labels]
+            return [total(values) for values in given]
+
+        sums = source.reduce(means)
         mean, wide = domain.bound * sums[0] / source.rows, 2.0
         center = domain.label_bound * float(sums[1]) / source.rows if labels else 0.0
         what = "samples and labels" if labels else "samples"
@@ -191,23 +160,17 @@ def problem_inside(
         )
     scaling = _scaling(machine, source, domain, loss, intercept)
     ridge = scaling.penalty(l2)
-    thresholds = _thresholds(scaling, l1) if l1 else None
+    thresholds = scaling.thresholds(l1) if l1 else None
     low, high = _spectrum(scaling, float(ridge[0]), loss)
     if thresholds is not None:
         reach = math.sqrt(source.dim + 1) / float(thresholds[0]) + 2
     else:
-        reach = math.sqrt(high / low) + 1 if loss.curvature.quadratic else _SATURATED
+        reach = math.sqrt(high / low) + 1 if loss.curvature.quadratic else SATURATED
     problem = InsideProblem(
         machine, source, scaling, loss, ridge, positive, reach=reach, thresholds=thresholds
     )
     problem.passes = int(intercept) * (1 + (loss.kind == "residual"))
     return problem
-
-
-def _thresholds(scaling: Scaling, l1: float) -> Tensor:
-    """Of the penalty l1 |coef|_1, for coefficients of scaled data; none for the intercept."""
-    thresholds = l1 / (scaling.scale * scaling.size)
-    return torch.cat([thresholds, thresholds.new_zeros(int(scaling.intercept))])
 
 
 def _spectrum(scaling: Scaling, penalty: float, loss: Loss) -> tuple[float, float]:
@@ -272,7 +235,7 @@ def _proximal(problem: InsideProblem, thresholds: Tensor, high: float, steps: in
     """Proximal steps with Nesterov's momentum, which begins anew after ever more of them."""
     tau = thresholds / high
     active = tau > 0
-    table = CLIP.on(_LEVEL)
+    table = CLIP.on(SATURATED)
 
     def shrunk(u: Tensor) -> Tensor:
         out = u.clone()

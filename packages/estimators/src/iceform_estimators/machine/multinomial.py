@@ -35,7 +35,6 @@ H is the Gram matrix of :math:`(B_k - \sum_l p_{il} B_l) \otimes x_i` with the w
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -52,10 +51,13 @@ from iceform.validation import check_capacity
 from iceform_estimators.machine.problem import (
     TURNED,
     Coordinates,
+    Encoding,
     LinearProblem,
     Scaling,
+    gram_of,
     metric_of,
 )
+from iceform_estimators.machine.program import with_terms
 from iceform_estimators.machine.proofs import (
     Proof,
     certificate_of,
@@ -68,10 +70,9 @@ from iceform_estimators.machine.proofs import (
 )
 from iceform_estimators.machine.sources import split
 from iceform_estimators.machine.stream import IDENTITY, MachineRun
+from iceform_estimators.tuning import SMALL
 
 _TINY = torch.finfo(torch.float64).tiny  # exponentials below this are 0 or lose digits
-_HIGHEST = 1.5  # a row of probabilities less 1 for a class is at most sqrt(2) long
-_FIRST_ORDER = 1e-2  # relative errors below this, times 1.05, hold their products too
 
 
 def choose(
@@ -119,16 +120,6 @@ def basis(classes: int, like: Tensor) -> Tensor:
     return (rows / (r * (r + 1)).sqrt()).to(like)
 
 
-@dataclass(frozen=True, eq=False)
-class _Labels:
-    """Largest label of a chunk and, where one is no class's number, infinity."""
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        labels, _ = split(y)
-        wrong = (labels != labels.round()) | (labels < 0)
-        return [torch.where(wrong, math.inf, labels).max()]
-
-
 @dataclass(eq=False)
 class ChoiceProblem(LinearProblem):
     """F in the coordinates V, flattened: rows of K - 1 by p.
@@ -144,7 +135,14 @@ class ChoiceProblem(LinearProblem):
     def __post_init__(self) -> None:
         self.check_range()
         self.machine.check_dim(self.scaling.dim)
-        (most,) = self.source.largest(_Labels())
+
+        def largest(x: Tensor, y: Tensor) -> list[Tensor]:
+            """The largest label and, where one is no class's number, infinity."""
+            labels, _ = split(y)
+            wrong = (labels != labels.round()) | (labels < 0)
+            return [torch.where(wrong, math.inf, labels).max()]
+
+        (most,) = self.source.largest(largest)
         if not float(most) < self.classes:
             raise BoundError(
                 f"labels of {self.classes} classes are 0, ..., {self.classes - 1}; the data hold "
@@ -194,9 +192,30 @@ class ChoiceProblem(LinearProblem):
 
     def _sums(self, w: Tensor, turned: Tensor) -> Tensor:
         """T' times the mean gradient of the loss at V = w, T being ``turned``."""
-        blocks = turned.reshape(self.classes - 1, self.scaling.dim, -1)
-        task = _MultinomialSlope(self.machine, self.scaling, self.rows(w), self.basis, blocks)
-        (total,) = self.source.reduce(task)
+        machine, keys, line = (
+            self.machine,
+            self.rows(w),
+            IDENTITY.on(2.0),
+        )  # heights are up to sqrt(2)
+        blocks = turned.reshape(self.classes - 1, self.scaling.dim, -1)  # T_r, one after the other
+
+        def slope(x: Tensor, y: Tensor) -> list[Tensor]:
+            """sum_i c_i sum_r h_ir T_r'x_i, by the frozen machine throughout."""
+            samples, factors = self.scaling.samples(x), split(y)[1]
+            heights = (choose(machine, keys, samples) - _own(y, len(keys))) @ self.basis
+            total = samples.new_zeros(blocks.shape[2])
+            for block, height in zip(blocks, heights.mT, strict=True):
+                for at in range(0, len(total), machine.dim):
+                    columns = block[:, at : at + machine.dim]
+                    if bool(columns.any()):
+                        zeros = columns.new_zeros(columns.shape[1])
+                        asked = machine.look_ups(
+                            line, samples @ columns, -height, zeros, None, factors
+                        )
+                        total[at : at + machine.dim] += machine.total(asked).to(total)
+            return [total]
+
+        (total,) = self.source.reduce(slope)
         self.passes += 1
         note = self.machine.ledger.note
         note("readout", "probabilities of the classes")
@@ -215,14 +234,26 @@ class ChoiceProblem(LinearProblem):
     def hessian(self, w: Tensor, *, majorizer: bool = False) -> Tensor:
         """In V; its majorizer is half the samples' second moments for every column of V."""
         self.machine.ledger.note("host", "Gram matrix of the samples, weighed by the curvature")
+        scaling, keys, basis = self.scaling, self.rows(w), self.basis
+
+        def curvature(x: Tensor, y: Tensor) -> list[Tensor]:
+            """sum_i c_i B'(diag p_i - p_i p_i')B (x) x_i x_i'."""
+            samples = scaling.samples(x)
+            p = (samples @ keys.mT).softmax(1)
+            rows = []
+            for column in basis.mT:
+                spread = p * (column - (p @ column)[:, None])
+                bent = _weighed(spread @ basis, y)
+                rows.append(samples.mT @ (bent[:, :, None] * samples[:, None, :]).flatten(1))
+            return [torch.cat(rows)]
+
         if majorizer:
-            (gram,) = self.source.reduce(_WeightedGram(self.scaling))
-            half = 0.5 * gram / self.source.total
-            matrix: Tensor = torch.kron(torch.eye(self.classes - 1).to(half), half)
+            plain = Encoding(scaling, "glm")
+            half = gram_of(self.source, plain, scaling.mean.new_zeros(scaling.dim), torch.ones_like)
+            matrix = torch.kron(torch.eye(self.classes - 1).to(half), half / 2)
         else:
-            (matrix,) = self.source.reduce(_Curvature(self.scaling, self.rows(w), self.basis))
-            matrix = matrix / self.source.total
-        return matrix + torch.diag(self._penalty)
+            (matrix,) = self.source.reduce(curvature)
+        return matrix / self.source.total + torch.diag(self._penalty)
 
 
 def _weighed(values: Tensor, y: Tensor) -> Tensor:
@@ -235,63 +266,6 @@ def _own(y: Tensor, classes: int) -> Tensor:
     """1 for each sample's own class, shape (n, K)."""
     labels = split(y)[0]
     return (labels[:, None] == torch.arange(classes, device=y.device)).to(y)
-
-
-@dataclass(frozen=True, eq=False)
-class _MultinomialSlope:
-    """sum_i c_i sum_r h_ir T_r'x_i of a chunk, by the frozen machine throughout."""
-
-    machine: MachineRun
-    scaling: Scaling
-    w: Tensor
-    basis: Tensor
-    turned: Tensor  # T_r, (K - 1, p, (K - 1) p)
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples, factors = self.scaling.samples(x), split(y)[1]
-        heights = (choose(self.machine, self.w, samples) - _own(y, len(self.w))) @ self.basis
-        line, wide = IDENTITY.on(_HIGHEST), self.machine.dim
-        total = samples.new_zeros(self.turned.shape[2])
-        for block, height in zip(self.turned, heights.mT, strict=True):
-            for at in range(0, len(total), wide):
-                columns = block[:, at : at + wide]
-                if bool(columns.any()):
-                    zeros = columns.new_zeros(columns.shape[1])
-                    asked = self.machine.look_ups(
-                        line, samples @ columns, -height, zeros, None, factors
-                    )
-                    total[at : at + wide] += self.machine.total(asked).to(total)
-        return [total]
-
-
-@dataclass(frozen=True, eq=False)
-class _WeightedGram:
-    """sum_i c_i x_i x_i' of a chunk."""
-
-    scaling: Scaling
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples = self.scaling.samples(x)
-        return [_weighed(samples, y).mT @ samples]
-
-
-@dataclass(frozen=True, eq=False)
-class _Curvature:
-    """sum_i c_i B'(diag p_i - p_i p_i')B (x) x_i x_i' of a chunk."""
-
-    scaling: Scaling
-    w: Tensor
-    basis: Tensor
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples = self.scaling.samples(x)
-        p = (samples @ self.w.mT).softmax(1)
-        rows = []
-        for column in self.basis.mT:
-            spread = p * (column - (p @ column)[:, None])
-            bent = _weighed(spread @ self.basis, y)
-            rows.append(samples.mT @ (bent[:, :, None] * samples[:, None, :]).flatten(1))
-        return [torch.cat(rows)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -323,7 +297,7 @@ class _Enclosure:
         p = below.softmax(1)
         off = slip + slip.gather(1, at) + UNIT * below.abs() + 8 * UNIT
         off = off + (p * off).sum(1, keepdim=True) + (len(self.w) + 8) * UNIT
-        return p, torch.where(off < _FIRST_ORDER, 1.05 * off, math.inf)
+        return p, torch.where(off < SMALL, 1.05 * off, math.inf)  # products of them too
 
     def _gram(self, samples: Tensor, p: Tensor, off: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """H, class by class, and e with entries off by at most sqrt(e_j e_k)."""
@@ -345,29 +319,12 @@ class _Enclosure:
         return gram, slips.flatten()
 
 
-@dataclass(frozen=True, eq=False)
-class _ClassLeverage:
-    """Largest ||(e_k - e_l) (x) x_i||_{H^{-1}} of a chunk, by the two largest of one class."""
-
-    scaling: Scaling
-    turned: Tensor  # (K, p, rank): e_k (x) . in coordinates in which H is the identity
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples = self.scaling.samples(x)
-        lengths = torch.stack([(samples @ one).norm(dim=1) for one in self.turned], 1)
-        return [lengths.topk(2, dim=1).values.sum(1).max()]
-
-
-def _merged(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
-    return [a + b for a, b in zip(first, second, strict=True)]
-
-
 def prove_choices(problem: ChoiceProblem, w: Tensor) -> Proof:
     """A bound of the distance from W, whose rows add up to about 0, to the optimum in V."""
     problem.machine.ledger.note("host", "the proof: gradient and curvature at the answer, enclosed")
     source, b = problem.source, problem.basis
     task = _Enclosure(problem.scaling, w, b, source.count)
-    total, error, gram, slips = source.combine(task, _merged)
+    total, error, gram, slips = source.reduce(task)
     weight = source.total
     penalty = problem.ridge * w
     common = problem.ridge * w.mean(0).abs()  # of the penalty, what V does not see
@@ -386,7 +343,15 @@ def prove_choices(problem: ChoiceProblem, w: Tensor) -> Proof:
     )
     parts = metric.whitener.reshape(problem.classes - 1, -1, metric.rank)
     turned = torch.einsum("kr,rpm->kpm", b, parts)
-    (far,) = source.largest(_ClassLeverage(problem.scaling, turned))
+    scaling = problem.scaling
+
+    def leverage(x: Tensor, y: Tensor) -> list[Tensor]:
+        """The largest ||(e_k - e_l) (x) x_i||_{H^{-1}}, by the two largest of one class."""
+        samples = scaling.samples(x)
+        lengths = torch.stack([(samples @ one).norm(dim=1) for one in turned], 1)
+        return [lengths.topk(2, dim=1).values.sum(1).max()]
+
+    (far,) = source.largest(leverage)
     return self_concordant(metric, nu, float(far), first)
 
 
@@ -402,17 +367,14 @@ def certificate_of_choices(
     shared = w.mean(0).abs() + len(w) * UNIT * w.abs().amax(0)  # the exact rows add up to 0
     common = rows.abs() @ shared
     terms = {**certificate.terms, "sum of the classes' rows": float(common[:d].max())}
-    certificate = replace(
-        certificate, terms=terms, error=math.nextafter(math.fsum(terms.values()), math.inf)
-    )
     if not scaling.intercept:
-        return certificate, 0.0
+        return with_terms(certificate, terms), 0.0
     slips = [scaling.intercept_slip(a, b) for a, b in zip(coef, intercept, strict=True)]
     last = float(proof.bounds(along[d]).max() + common[d] + torch.stack(slips).max())
     step = DerivationStep(
         "intercepts", "bound of their distance", last, "D times their norm, and rounding"
     )
-    return replace(certificate, derivation=(*certificate.derivation, step)), last
+    return with_terms(certificate, terms, step), last
 
 
 def raw_rows(scaling: Scaling, w: Tensor) -> tuple[Any, Any]:

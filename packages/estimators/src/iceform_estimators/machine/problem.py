@@ -30,9 +30,9 @@ power of two is exact, and multiplies or divides the coefficients by it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -43,15 +43,14 @@ from iceform.arithmetic.double_double import div, pair, two_sum
 from iceform.errors import BoundError, PrecisionError
 from iceform.expressions import Curvature, Loss
 from iceform.tables import Interpolant
-from iceform_estimators.machine.sources import Source, split
+from iceform_estimators.machine.sources import Source, each, split
 from iceform_estimators.machine.stream import MachineRun, ScalarTable, table_of
-from iceform_estimators.tuning import SLACK
+from iceform_estimators.tuning import APART, FAR, SLACK
 
 _MOST = 2.0**200  # of columns and labels
 _LEAST = 1 / _MOST
 _SIZES = (2.0**-260, 2.0**201)  # of scales: as above, and twice a stated bound
 _PENALTIES = (2.0**-300, 2.0**250)
-_FAR_OFF = 1e6  # in scales: how far a mean is known to 1e-10 of the scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +152,7 @@ class Scaling:
         """
         known = source.moments(products=True)
         assert known.products is not None
-        if float((known.mean.abs() / self.scale).max()) > _FAR_OFF:
+        if float((known.mean.abs() / self.scale).max()) > FAR:
             return None
         shift = (known.mean - self.mean) / self.scale
         inner = known.products / source.total / self.scale / self.scale[:, None]
@@ -214,6 +213,11 @@ class Scaling:
             )
         q = l2 / self.scale.square()
         return torch.cat([q, q.new_zeros(1)]) if self.intercept else q
+
+    def thresholds(self, l1: float) -> Tensor:
+        """Of the penalty l1 |coef|_1, for coefficients of scaled data; none for the intercept."""
+        found = l1 / (self.scale * self.size)
+        return torch.cat([found, found.new_zeros(int(self.intercept))])
 
 
 def check_magnitudes(source: Source, *, products: bool = True) -> None:
@@ -288,7 +292,6 @@ WIDENED = "another table for the next pass, as wide as those residuals"
 STRAIGHT = "a straight line, looked up: without attention the answer is the same but for rounding"
 
 _WIDENINGS = 8  # of a table in one pass; each at least doubles its range
-_ENOUGH = 1e-9  # eigenvalues that are this share of the largest are known from the Gram matrix
 _SQUARES = 8  # of a matrix whose norm is bounded: a share of a hundredth too much
 _WIDEST = 1024  # coefficients: an eigendecomposition costs their cube
 
@@ -481,7 +484,7 @@ def needs_sharpening(metric: Metric) -> bool:
     """Whether a Gram matrix hides some of its directions."""
     if not len(metric.scale) or len(metric.scale) > _WIDEST:
         return False
-    return not metric.whole or metric.condition * _ENOUGH > 1
+    return not metric.whole or metric.condition * APART > 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -504,6 +507,11 @@ class Encoding:
         if self.kind == "margin":
             return samples * y[:, None], torch.zeros_like(y), torch.zeros_like(y)
         return samples, torch.zeros_like(y), y
+
+    def lines(self, x: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Samples, z = w.x' - y', what z may be off by, and offsets."""
+        samples, labels, offsets = self(x, y)
+        return samples, samples @ w - labels, slip_of(samples, w, labels), offsets
 
     def lows(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """What samples and labels were rounded by, to be added to them."""
@@ -617,26 +625,13 @@ class LinearProblem:
 
     def _mean(self, encoding: Encoding, w: Tensor, trial: bool) -> Tensor:
         """What the samples' rows are in the mean, by one pass; more where the table is widened."""
-        reach = self._reach
-        for _ in range(_WIDENINGS):
-            table = self.table.on(reach)
-            task = GradientTask(self.machine, table, encoding, w)
-            total, beyond = self.source.combine(task, sum_and_farthest)
-            self.passes += 1
-            self.machine.ledger.note("readout", "sums of the samples' gradients")
-            self.machine.ledger.note("host", WATCHED)
-            if float(beyond) == 0:
-                self._tried = reach
-                if not trial:
-                    self.keep()
-                return total / self.source.total
-            # Residuals left the table: a wider one is another prompt.
-            self.machine.ledger.note("host", WIDENED)
-            reach = table.high + float(beyond)
-        raise PrecisionError(
-            f"residuals still leave the table at {reach:.3g}; the iteration diverges",
-            best=math.inf,
+        total, self._tried, passes = swept(
+            self.machine, self.source, self.table, self._reach, partial(encoding.written, w=w)
         )
+        self.passes += passes
+        if not trial:
+            self.keep()
+        return total / self.source.total
 
     def keep(self) -> None:
         """Keep the table of the last pass."""
@@ -654,7 +649,7 @@ class LinearProblem:
         if facts.quadratic:
             return self._second_moments + torch.diag(self.ridge)
         bend = facts.majorizer if majorizer and facts.majorizer is not None else facts.bend
-        (gram,) = self.source.reduce(GramTask(self.encoding, w, bend))
+        gram = gram_of(self.source, self.encoding, w, bend)
         return gram / self.source.total + torch.diag(self.ridge)
 
     @cached_property
@@ -663,45 +658,68 @@ class LinearProblem:
         known = self.scaling.second_moments(self.source)
         if known is not None:
             return known
-        task = GramTask(self.encoding, self.start(), torch.ones_like)
-        return self.source.reduce(task)[0] / self.source.total
-
-
-def sum_and_farthest(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
-    """Of two chunks' look-ups: what they add up to, and how far any of them left the table."""
-    return [first[0] + second[0], torch.maximum(first[1], second[1])]
+        ones = gram_of(self.source, self.encoding, self.start(), torch.ones_like)
+        return ones / self.source.total
 
 
 @dataclass(frozen=True, eq=False)
 class GradientTask:
-    """sum_i c_i (A(z_i) - o_i) x_i of a chunk by the frozen machine, and how far z left A."""
+    """sum_i c_i (A(z_i) - o_i) x_i of a chunk by the frozen machine, and how far z left A.
+
+    ``written`` says what a prompt holds of a chunk; ``counted`` adds up the look-ups themselves.
+    """
 
     machine: MachineRun
     table: Interpolant
-    encoding: Encoding
-    w: Tensor
+    written: Callable[[Tensor, Tensor], tuple[Tensor | None, ...]]
+    counted: bool = False
 
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        prompt = self.machine.look_ups(self.table, *self.encoding.written(x, y, self.w))
+        prompt = self.machine.look_ups(self.table, *self.written(x, y))  # type: ignore[arg-type]
         beyond = (prompt.residuals().abs().max() - self.table.high).clamp(min=0)
         if float(beyond) > 0:
-            return [torch.zeros_like(self.w), beyond]
-        return [self.machine.total(prompt), beyond]
+            return [torch.zeros_like(beyond if self.counted else prompt.w), beyond]
+        read = self.machine.count if self.counted else self.machine.total
+        return [read(prompt), beyond]
 
 
-@dataclass(frozen=True, eq=False)
-class GramTask:
-    """sum_i c(w.x_i - y_i) x_i x_i' of a chunk."""
+def swept(
+    machine: MachineRun,
+    source: Source,
+    table: ScalarTable,
+    reach: float,
+    written: Callable[[Tensor, Tensor], tuple[Tensor | None, ...]],
+    *,
+    counted: bool = False,
+    says: str = "sums of the samples' gradients",
+) -> tuple[Tensor, float, int]:
+    """What a pass adds up, how far its table goes, and passes in all.
 
-    encoding: Encoding
-    w: Tensor
-    bend: object
+    Residuals that leave the table ask for a wider one: another prompt, and another pass.
+    """
+    for passes in range(1, _WIDENINGS + 1):
+        task = GradientTask(machine, table.on(reach), written, counted)
+        total, beyond = source.combine(task, each(torch.add, torch.maximum))
+        machine.ledger.note("readout", says)
+        machine.ledger.note("host", WATCHED)
+        if float(beyond) == 0:
+            return total, reach, passes
+        machine.ledger.note("host", WIDENED)
+        reach = task.table.high + float(beyond)
+    raise PrecisionError(
+        f"residuals still leave the table at {reach:.3g}; the iteration diverges", best=math.inf
+    )
 
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples, labels, _ = self.encoding(x, y)
-        weights = self.bend(samples @ self.w - labels)  # type: ignore[operator]
-        weights = self.encoding.weigh(weights, y)
+
+def gram_of(source: Source, encoding: Encoding, w: Tensor, bend: Callable[..., Tensor]) -> Tensor:
+    """sum_i c_i bend(w.x_i - y_i) x_i x_i' over the samples."""
+
+    def gram(x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, labels, _ = encoding(x, y)
+        weights = encoding.weigh(bend(samples @ w - labels), y)
         return [(samples * weights[:, None]).mT @ samples]
+
+    return source.reduce(gram)[0]
 
 
 def slip_of(samples: Tensor, w: Tensor, labels: Tensor) -> Tensor:

@@ -7,19 +7,20 @@ itself, one frozen look-up layer (thm:attn_sim_f), is in :mod:`iceform_estimator
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from iceform.certificates import DerivationStep, Result, Verification
+from iceform.certificates import Certificate, DerivationStep, Result, Verification
 from iceform.errors import ProgramError
 from iceform.heads import LookUps, SoftmaxAverage
 from iceform.pretrained import Pretrained
 from iceform.validation import dtype_name
 from iceform_estimators.machine.sources import ArraySource, Source
+from iceform_estimators.tuning import KEPT
 
 
 class MachineProgram(Pretrained):
@@ -49,7 +50,6 @@ class MachineProgram(Pretrained):
         raise ProgramError(f"{self.label} has no prompts of its own; its predictor has")
 
 
-_KEPT = 1 << 16  # entries of data that are kept with a certificate; of more, files say no digest
 _NOT_OFFERED = (
     "verify() is not offered for fits: a fit's certificate is proven on its data after the fact, "
     "and certificate.explain() prints the proof; programs and constructions of iceform verify"
@@ -107,7 +107,7 @@ class FitRecord:
     ) -> FitRecord:
         """Of a run on these data."""
         data = x.x if isinstance(x, ArraySource) else x
-        small = isinstance(data, Tensor) and data.numel() <= _KEPT
+        small = isinstance(data, Tensor) and data.numel() <= KEPT
         return cls(program, found, RunData.of(x, y) if small else None)
 
     def data(self) -> tuple[Tensor, ...]:
@@ -124,6 +124,16 @@ class FitRecord:
         return refuse_verify(*inputs, certified=certified, bits=bits)
 
 
+def with_terms(
+    before: Certificate, terms: Mapping[str, float], *steps: DerivationStep, **changes: Any
+) -> Certificate:
+    """A certificate with these terms, and what they add up to; steps come after those it has."""
+    error = math.fsum(terms.values()) if all(map(math.isfinite, terms.values())) else math.inf
+    error = math.nextafter(error, math.inf)
+    steps = (*before.derivation, *steps)
+    return replace(before, terms=terms, error=error, derivation=steps, **changes)
+
+
 def moved(values: Tensor, dtype: torch.dtype) -> Tensor:
     """How far numbers go when they are stored: to 0, where the dtype has none so small."""
     return (values - values.to(dtype).to(values)).abs()
@@ -133,7 +143,6 @@ def stored(found: Result, dtype: torch.dtype, worst: float) -> Result:
     """The same answer for whoever stores it in less precision, which moves it by ``worst``."""
     name = dtype_name(dtype)
     terms = {**found.certificate.terms, f"stored as {name}": worst}
-    error = math.nextafter(math.fsum(terms.values()), math.inf)
     verifier, errors, last = found.certificate.verifier, dict(found.errors), []
     if errors.get("intercept"):
         by = float(moved(found.intercept, dtype).max())
@@ -146,14 +155,11 @@ def stored(found: Result, dtype: torch.dtype, worst: float) -> Result:
             parts["intercept"] = parts["intercept"].to(dtype)
         rounded = replace(verifier.found, answer=found.value.to(dtype), parts=parts, errors=errors)
         verifier = replace(verifier, found=rounded)
-    steps, excess = (*found.certificate.derivation, *last), found.certificate.excess
+    excess = found.certificate.excess
     if excess is not None:  # how much F grows by rounding is not known here
         over = (
             f"{excess.over or 'all lines'}, found being the answer before it was stored as {name}"
         )
         excess = replace(excess, over=over)
-    certificate = replace(
-        found.certificate, error=error, terms=terms, derivation=steps, excess=excess,
-        verifier=verifier,
-    )  # fmt: skip
+    certificate = with_terms(found.certificate, terms, *last, excess=excess, verifier=verifier)
     return replace(found, certificate=certificate, errors=errors)

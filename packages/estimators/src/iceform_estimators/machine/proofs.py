@@ -21,7 +21,6 @@ by that much lies below the exact one: all of the above holds for it in H's plac
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,13 +47,10 @@ from iceform_estimators.machine.problem import (
     slip_of,
     spectral_norm,
 )
-from iceform_estimators.machine.sources import Source, split
+from iceform_estimators.machine.sources import Source, each, split
 from iceform_estimators.machine.whitening import Weigh, evenly, sharpened
-from iceform_estimators.tuning import GROWTHS, SLACK
+from iceform_estimators.tuning import CLOSE, FAR, GROWTHS, PAIRS, SLACK
 
-_UNSEEN = 1e-12  # share of a functional in directions that no sample sees: rounding
-_UNCLEAR = 1e-6  # the same, where those directions are not known well enough
-_DOUBLED = 1 << 24  # entries of the data up to which gradients are enclosed in pairs of numbers
 Enclosed = tuple[Tensor, Tensor, Tensor, Tensor]  # gradient, its rounding, Hessian, its slips
 
 
@@ -160,8 +156,7 @@ class Proof:
         if self.support is not None:
             whitener = whitener.new_zeros(problem.dim, whitener.shape[1])
             whitener[self.support] = self.whitener
-        (far,) = problem.source.largest(_Leverage(problem.encoding, whitener))
-        return SLACK * self.radius * float(far)
+        return SLACK * self.radius * longest(problem, whitener)
 
 
 def lengths_in(rows: Tensor, whitener: Tensor) -> Tensor:
@@ -173,7 +168,7 @@ def lengths_in(rows: Tensor, whitener: Tensor) -> Tensor:
 
 def _clarity(metric: Metric) -> float:
     """How well directions that no sample sees are known."""
-    return max(_UNSEEN, 2 * metric.noise / float(metric.eigenvalues[0])) if metric.rank else _UNSEEN
+    return max(CLOSE, 2 * metric.noise / float(metric.eigenvalues[0])) if metric.rank else CLOSE
 
 
 def apart_of(metric: Metric, slips: Tensor) -> float:
@@ -267,12 +262,6 @@ class EnclosureTask:
         return dot(spread, DoubleDouble(rows.hi.mT, rows.lo.mT)), SUMMED * (self.chunks + 8)
 
 
-def merged_sums(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
-    """Of two chunks: gradients added as pairs, everything else as it is."""
-    total = add(DoubleDouble(*first[:2]), DoubleDouble(*second[:2]))
-    return [*total, *(a + b for a, b in zip(first[2:], second[2:], strict=True))]
-
-
 def gram_slip(rows: int, chunks: int) -> float:
     """c: a sum of c_i x_ij x_ik over chunks is off by c times the sum of |c_i x_ij x_ik|."""
     return (rows + chunks + 32) * UNIT
@@ -287,68 +276,11 @@ def tree_sum(rows: Tensor) -> Tensor:
     return rows[0]
 
 
-@dataclass(frozen=True, eq=False)
-class _Farthest:
-    """Largest |z_i| of a chunk, with what it may be off by."""
-
-    encoding: Encoding
-    w: Tensor
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples, labels, _ = self.encoding(x, y)
-        z = samples @ self.w - labels
-        return [(z.abs() + slip_of(samples, self.w, labels)).max()]
-
-
-@dataclass(frozen=True, eq=False)
-class _Leverage:
-    """Largest ||x_i||_{H^{-1}} of a chunk."""
-
-    encoding: Encoding
-    whitener: Tensor
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples, _, _ = self.encoding(x, y)
-        return [lengths_in(samples, self.whitener).max()]
-
-
-@dataclass(frozen=True, eq=False)
-class _DirectionShare:
-    """Largest share of a direction that any sample of a chunk sees."""
-
-    encoding: Encoding
-    directions: Tensor
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples, _, _ = self.encoding(x, y)
-        # Given numbers are rounded relative to their size before centring: a deviation, say.
-        most = (samples.abs() + 1) @ self.directions.abs()
-        seen = (samples @ self.directions).abs()
-        return [torch.where(most > 0, seen / most, 0.0).max()]
-
-
-@dataclass(frozen=True, eq=False)
-class _SafeGram:
-    """Gram matrix of the samples that stay between two kinks within the radius; its slips."""
-
-    encoding: Encoding
-    w: Tensor
-    curvature: Curvature
-    whitener: Tensor
-    radius: float
-    chunks: int
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples, labels, _ = self.encoding(x, y)
-        z = samples @ self.w - labels
-        moves = SLACK * self.radius * lengths_in(samples, self.whitener)
-        moves = moves + slip_of(samples, self.w, labels)
-        kinks = torch.tensor(self.curvature.kinks, dtype=z.dtype, device=z.device)
-        moves = moves + 4 * UNIT * kinks.abs().max()  # which are rounded, or next to where it is
-        distance = (z[:, None] - kinks).abs().amin(1)
-        weights = self.encoding.weigh(self.curvature.bend(z) * (distance > moves), y)
-        gram = (samples * weights[:, None]).mT @ samples
-        return [gram, gram_slip(len(x), self.chunks) * weights @ samples.square()]
+def longest(problem: LinearProblem, whitener: Tensor) -> float:
+    """The largest ||x_i||_{H^{-1}} of all samples."""
+    encoding = problem.encoding
+    (far,) = problem.source.largest(lambda x, y: [lengths_in(encoding(x, y)[0], whitener).max()])
+    return float(far)
 
 
 def enclose(problem: LinearProblem, w: Tensor, facts: Curvature | None = None) -> Enclosed:
@@ -357,9 +289,10 @@ def enclose(problem: LinearProblem, w: Tensor, facts: Curvature | None = None) -
     problem.machine.ledger.note("host", "the proof: gradient and curvature at the answer, enclosed")
     task = EnclosureTask(
         problem.encoding, w, facts or problem.curvature, problem.loss.derivative,
-        problem.source.count, doubled=rows * problem.dim <= _DOUBLED,
+        problem.source.count, doubled=rows * problem.dim <= PAIRS,
     )  # fmt: skip
-    high, low, error, gram, slips = problem.source.combine(task, merged_sums)
+    sums = each(add, torch.add, torch.add, torch.add)
+    high, low, error, gram, slips = problem.source.combine(task, sums)
     # Sums and penalty may cancel: they are added before anything is rounded.
     weight = problem.source.total
     penalty = mul(pair(weight * problem.ridge), pair(w))
@@ -455,8 +388,8 @@ def _by_curvature(
             newton = Newton(gradient, error, apart / (1 - apart), computed.whitener)
         return Proof.of(nu, metric, first, last, newton=newton, **vars(known))
     if facts.concordance is not None:
-        (far,) = problem.source.largest(_Leverage(problem.encoding, metric.whitener))
-        found = self_concordant(metric, nu, float(far), first, facts.concordance, known)
+        far = longest(problem, metric.whitener)
+        found = self_concordant(metric, nu, far, first, facts.concordance, known)
     elif facts.kinks is not None:
         found = _piecewise(problem, w, facts, metric, gradient, error, first)
     else:
@@ -486,7 +419,13 @@ def _facts(problem: LinearProblem, w: Tensor) -> tuple[Curvature, _Room | None]:
     """What is known of the loss everywhere, or else on twice the range of its residuals."""
     if problem.loss.known is not None:
         return problem.loss.known, None
-    (far,) = problem.source.largest(_Farthest(problem.encoding, w))
+    encoding = problem.encoding
+
+    def farthest(x: Tensor, y: Tensor) -> list[Tensor]:
+        _, z, slip, _ = encoding.lines(x, y, w)
+        return [(z.abs() + slip).max()]
+
+    (far,) = problem.source.largest(farthest)
     if not math.isfinite(float(far)):
         return problem.curvature, None
     reach = 2.0 ** math.ceil(math.log2(2 * float(far) + 1))
@@ -560,9 +499,18 @@ def _unseen(problem: LinearProblem, metric: Metric, support: Tensor | None) -> b
         directions[support] = null
     if float((ridge[:, None] * null.square()).sum()) > 0:
         return False
-    (seen,) = problem.source.largest(_DirectionShare(problem.encoding, directions))
+    encoding = problem.encoding
+
+    def shares(x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, _, _ = encoding(x, y)
+        # Given numbers are rounded relative to their size before centring: a deviation, say.
+        most = (samples.abs() + 1) @ directions.abs()
+        along = (samples @ directions).abs()
+        return [torch.where(most > 0, along / most, 0.0).max()]
+
+    (seen,) = problem.source.largest(shares)
     allowed = _clarity(metric)
-    return float(seen) <= (allowed if allowed <= _UNCLEAR else _UNSEEN)
+    return float(seen) <= (allowed if allowed <= 1 / FAR else CLOSE)
 
 
 def unbounded(metric: Metric, why: str) -> Proof:
@@ -600,11 +548,22 @@ def _piecewise(
     if not metric.whole:
         return unbounded(metric, "the samples before a kink do not determine the answer")
     radius = 2 * norm_of(metric, gradient, error)
-    rows, chunks, weight = problem.source.rows, problem.source.count, problem.source.total
+    source, encoding, weight = problem.source, problem.encoding, problem.source.total
+    kinks = w.new_tensor(facts.kinks)
+
+    def safe_gram(x: Tensor, y: Tensor) -> list[Tensor]:
+        """Of the samples that stay between two kinks within the radius, and its slips."""
+        samples, z, slip, _ = encoding.lines(x, y, w)
+        moves = SLACK * radius * lengths_in(samples, metric.whitener) + slip
+        moves = moves + 4 * UNIT * kinks.abs().max()  # which are rounded, or next to where it is
+        distance = (z[:, None] - kinks).abs().amin(1)
+        weights = encoding.weigh(facts.bend(z) * (distance > moves), y)
+        gram = (samples * weights[:, None]).mT @ samples
+        return [gram, gram_slip(len(x), source.count) * weights @ samples.square()]
+
     for _ in range(GROWTHS):
-        task = _SafeGram(problem.encoding, w, facts, metric.whitener, radius, chunks)
-        gram, slips = problem.source.reduce(task)
-        safe = metric_of(gram / weight + torch.diag(problem.ridge), rows)
+        gram, slips = source.reduce(safe_gram)
+        safe = metric_of(gram / weight + torch.diag(problem.ridge), source.rows)
         below = lower(safe, slips / weight + 8 * UNIT * problem.ridge)
         if below is None or not below.whole:
             break

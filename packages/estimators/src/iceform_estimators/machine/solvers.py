@@ -19,18 +19,14 @@ from iceform_estimators.machine.problem import (
     needs_sharpening,
 )
 from iceform_estimators.machine.whitening import evenly, sharpened
-from iceform_estimators.tuning import PATIENCE, PROGRESS
+from iceform_estimators.tuning import ACCEPT, PATIENCE, PROGRESS, SMALL, TRIES
 
 PRECONDITIONERS = ("whiten", "diagonal", "none")
 
-_ACCEPT = 0.7  # a Newton step must bring the gradient at least this far down,
-_SUFFICIENT = 0.25  # share of the fall that the slope promises, for a shortened Newton step
-_HALVINGS = 40  # of one, where there is nothing else
-_TRIES = 4  # and where there is a quadratic above the loss
-_SHARES = 24  # passes to shorten a step that is too long
-_LEVEL = 0.2  # of its first slope is level enough
+_SUFFICIENT = 0.25  # share of the fall, or of the slope, that a shortened Newton step may leave
+_HALVINGS = 40  # of one, where no quadratic above the loss is known
 _FAR = 8  # times another share
-_LEAP = 1e3  # and be at most this long in the metric of the start: beyond, l'' has vanished
+_LEAP = 1 / SMALL  # in the metric of the start, of a Newton step: beyond, l'' has vanished
 
 
 @dataclass(eq=False)
@@ -244,7 +240,7 @@ def advance(stand: Iterate, first: Metric) -> Iterate:
     leaps = not first.size(stand.step) <= _LEAP
     if not leaps:
         after = _landed(stand, first)
-        if after is not None and first.norm(after.gradient) <= _ACCEPT * first.norm(stand.gradient):
+        if after is not None and first.norm(after.gradient) <= ACCEPT * first.norm(stand.gradient):
             problem.keep()
             return after
     if problem.curvature.kinks is None:
@@ -261,7 +257,7 @@ def _safe(stand: Iterate, first: Metric, leaps: bool) -> Iterate:
     problem = stand.problem
     known = problem.curvature.majorizer is not None
     if not known or not leaps:  # part of a leap may land where l'' has vanished as well
-        found = _damped(stand, first, _TRIES if known else _HALVINGS)
+        found = _damped(stand, first, TRIES if known else _HALVINGS)
         if found is not None:
             return found.anew(found.w, _metric_at(problem, found.w, first))
         if not known:
@@ -305,9 +301,9 @@ def _share(stand: Iterate, first: Metric) -> float | None:
     start = float(stand.slope @ step)
     low, high = (0.0, start), (math.inf, -start)
     share, notch = min(stand.share, _LEAP / max(first.size(stand.step), _LEAP)), 2.0
-    for _ in range(_SHARES):
+    for _ in range(_HALVINGS):
         rate = float(stand.stepped(share, trial=True).slope @ step)
-        if abs(rate) <= _LEVEL * start or (rate > 0 and share == 1):
+        if abs(rate) <= _SUFFICIENT * start or (rate > 0 and share == 1):
             return share
         low, high = ((share, rate), high) if rate > 0 else (low, (share, rate))
         if not low[0]:

@@ -39,6 +39,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from iceform.arithmetic.double_double import DoubleDouble, add
 from iceform.errors import BoundError, DtypeError, IntegrityError, ShapeError
 from iceform.validation import check_size, plain_tensor
 
@@ -254,6 +255,27 @@ def added(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
 def larger(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
     """Entrywise maxima."""
     return list(map(torch.maximum, first, second))
+
+
+def joined(first: Tensor, second: Tensor) -> Tensor:
+    """Those of one chunk, then those of the next."""
+    return torch.cat([first, second])
+
+
+def each(*ways: Callable[[Any, Any], Any]) -> Combine:
+    """Results combined one by one, each its way; ``add`` takes two results, which are pairs."""
+
+    def combined(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
+        ours, theirs = iter(first), iter(second)
+        out: list[Tensor] = []
+        for way in ways:
+            if way is add:
+                out += add(*(DoubleDouble(next(parts), next(parts)) for parts in (ours, theirs)))
+            else:
+                out.append(way(next(ours), next(theirs)))
+        return out
+
+    return combined
 
 
 class Source(ABC):

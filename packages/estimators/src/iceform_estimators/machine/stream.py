@@ -20,11 +20,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from iceform.arithmetic import Doubled, at_most, exponent_of, times_power
+from iceform.arithmetic import at_most, exponent_of, times_power
 from iceform.certificates import (
     Attestation,
     Certificate,
-    DerivationStep,
     Ledger,
     RecordingBackend,
     Result,
@@ -46,7 +45,6 @@ from iceform.heads import (
     Prompt,
     SoftmaxAverage,
     Trace,
-    baked,
     trace_network,
 )
 from iceform.paper import Plan, plan_look_ups
@@ -65,8 +63,8 @@ from iceform.validation import (
 )
 from iceform_estimators.machine.program import MachineProgram
 from iceform_estimators.machine.sources import ArraySource, Source
+from iceform_estimators.tuning import WIDEST
 
-_WIDEST = 2.0**40  # residuals beyond this are a sign of divergence, not of data
 _NARROWEST = 2.0**-6
 # A function that bends within some width gets tokens that crowd there on ranges wider than this.
 _WIDE = 16.0
@@ -96,9 +94,9 @@ class ScalarTable:
 
     def on(self, reach: float) -> Interpolant:
         """The table on [-R, R], R being the least power of two that covers ``reach``."""
-        if not reach <= _WIDEST:
+        if not reach <= WIDEST:
             raise BoundError(
-                f"a residual reaches {reach:.3g}, beyond {_WIDEST:.3g}: the iteration diverges or "
+                f"a residual reaches {reach:.3g}, beyond {WIDEST:.3g}: the iteration diverges or "
                 "the data are not scaled"
             )
         return _tabulate(self, 2.0 ** math.ceil(math.log2(max(reach, _NARROWEST))))
@@ -158,7 +156,7 @@ def table_of(loss: Loss | Callable[[Tensor], Tensor], tokens: int) -> ScalarTabl
 
 _SAMPLES, _TOKENS = 8, 129  # by default: samples of a prompt, and grid tokens of each
 # Where calls come in from outside, whatever modes are on there.
-_BORDER = ("__init__", "average", "look_up", "prompt", "run", "specialize", "start", "trace")
+_BORDER = ("__init__", "average", "look_up", "prompt", "run", "start", "trace")
 
 
 class Machine(Pretrained, kept_as="Machine"):
@@ -292,29 +290,6 @@ class Machine(Pretrained, kept_as="Machine"):
         _check_program(program)
         asked = program.opening(self.start(), _source(x, y))
         return Prompt(next(asked.chunks())[0], self.geometry.raw, self.geometry.roles)
-
-    def specialize(
-        self, program: MachineProgram, x: Tensor | None = None, y: Tensor | None = None
-    ) -> FrozenNetwork:
-        """Bake the prompt's table into weights.
-
-        The module reads the program's data alone, a token (x, y, w) per sample, and returns the
-        rows that the machine returns for its first prompt: the table is in its lift.
-        """
-        _check_program(program)
-        if x is None:
-            raise ProgramError(
-                "a stream's first table depends on the data: specialize(program, X, y)"
-            )
-        asked = program.opening(self.start(), _source(x, y))
-        if not isinstance(asked, LookUps):
-            raise ProgramError(f"{program.label} looks no table up: there is nothing to bake in")
-        if asked.factors is not None:
-            raise ProgramError(
-                "these samples have weights, which a baked module does not read; specialize on the "
-                "same samples without weights"
-            )
-        return baked(asked, self.dtype)
 
     def describe(self) -> dict[str, Any]:
         """What the machine is built from, JSON-ready."""
@@ -459,9 +434,6 @@ def _rebuilt(sizes: dict[str, Any]) -> Machine:
     return Machine(**sizes)
 
 
-_AGAIN = 1 << 20  # numbers up to which an algorithm is done again in pairs of float64
-
-
 class MachineRun:
     """A machine in a run: its backend under watch, and the ledger of what was done where.
 
@@ -509,36 +481,6 @@ class MachineRun:
     def check_dim(self, dim: int) -> None:
         """Refuse data with more features than the machine has."""
         self.machine.check_dim(dim)
-
-    def compared(
-        self, found: Tensor, again: Callable[[], Doubled], numbers: int, before: Certificate
-    ) -> Certificate:
-        """What the answer is off by from the algorithm done again; ``before`` if that is blurred.
-
-        ``before`` holds for whatever the network may return; ``again`` encloses the exact answer on
-        the data as they are, in pairs of float64, of which it takes about ``numbers``.
-        """
-        if numbers > _AGAIN:
-            return before
-        self.ledger.note("host", "the proof: the exact algorithm again, in pairs of float64")
-        gap, off = (float(part.max()) for part in again().apart(found))
-        if not off < math.inf or before.error < off:
-            return before
-        return Certificate.total(
-            {"distance from the exact answer": gap, "rounding of that": off},
-            domain={**before.domain, "data": "as given"},
-            dtype=before.dtype,
-            backend=before.backend,
-            derivation=(
-                DerivationStep(
-                    "before", "certified before the run", before.error, "whatever the data"
-                ),
-                DerivationStep(
-                    "gap", "largest |computed - exact|", gap, "exact: enclosed after the run"
-                ),
-                DerivationStep("off", "what that may be off by", off, "pairs of float64, 98 bits"),
-            ),
-        )
 
     def result(
         self, answer: Tensor | Callable[[], Tensor], certificate: Certificate, passes: int,

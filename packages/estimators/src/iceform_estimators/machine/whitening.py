@@ -31,14 +31,12 @@ from torch import Tensor
 
 from iceform.arithmetic import UNIT
 from iceform.arithmetic.double_double import SUMMED, DoubleDouble, dot, pair
-from iceform_estimators.machine.problem import Encoding, LinearProblem, Metric, metric_of, slip_of
+from iceform_estimators.machine.problem import LinearProblem, Metric, metric_of
+from iceform_estimators.tuning import PAIRS, SLACK, SMALL
 
 _TURNS = 3  # each shows about seven more digits of a singular value, and there are sixteen
 _WHITE = 0.25  # the least eigenvalue of a Gram matrix that counts as white
 _CLEAR = 4.0  # times the noise: an eigenvalue that is known to be there
-_COVER = 1.01  # of norms of what a Gram matrix is off by
-_BLUR = 1e-3  # what samples may be off by in coordinates that stretch them
-_PAIRS = 1 << 24  # products of entries with coordinates that are taken in pairs of numbers
 _CLOSEST = 2.0**-46  # singular values, over the largest, that are told from rounding of the data
 
 Weigh = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -47,36 +45,6 @@ Weigh = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 def evenly(z: Tensor, slip: Tensor) -> tuple[Tensor, Tensor]:
     """The curvature 1 of a squared residual, which is off by nothing."""
     return torch.ones_like(z), torch.zeros_like(slip)
-
-
-@dataclass(frozen=True, eq=False)
-class WhitenedTask:
-    """G, A, B and W of a chunk."""
-
-    encoding: Encoding
-    w: Tensor
-    weigh: Weigh
-    turned: Tensor  # T, (p, r)
-    doubled: bool
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples, labels, _ = self.encoding(x, y)
-        weights, lost = self.weigh(samples @ self.w - labels, slip_of(samples, self.w, labels))
-        weights, lost = (self.encoding.weigh(part, y) for part in (weights, lost))
-        seen, off = self._seen(x, y, samples)
-        gram = (seen * weights[:, None]).mT @ seen
-        size = seen.square().sum(1)
-        return [gram, weights @ size, weights @ off.square().sum(1), lost @ size]
-
-    def _seen(self, x: Tensor, y: Tensor, samples: Tensor) -> tuple[Tensor, Tensor]:
-        """T'x_i, and what it may be off by."""
-        most = samples.abs() @ self.turned.abs()
-        if not self.doubled:
-            return samples @ self.turned, (samples.shape[1] + 4) * UNIT * most
-        rows = DoubleDouble(samples, self.encoding.lows(x, y)[0])
-        columns = [dot(rows, pair(column.expand_as(samples))) for column in self.turned.mT]
-        seen = torch.stack([column.double() for column in columns], 1)
-        return seen, UNIT * seen.abs() + 8 * SUMMED * most
 
 
 @dataclass(frozen=True)
@@ -147,27 +115,46 @@ class _Sweep:
         """G, and what it may be off by in norm."""
         whole = turned.new_zeros(len(self.w), turned.shape[1])
         whole[self.kept] = turned
-        rows, source = self.problem.source.rows, self.problem.source
-        task = WhitenedTask(self.problem.encoding, self.w, self.weigh, whole, self._doubled)
-        gram, length, off, lost = (part / source.total for part in source.reduce(task))
+        source, encoding = self.problem.source, self.problem.encoding
+
+        def sums(x: Tensor, y: Tensor) -> list[Tensor]:
+            """G, A, B and W."""
+            samples, z, slip, _ = encoding.lines(x, y, self.w)
+            weights, lost = (encoding.weigh(part, y) for part in self.weigh(z, slip))
+            seen, off = self._seen(x, y, samples, whole)
+            gram = (seen * weights[:, None]).mT @ seen
+            size = seen.square().sum(1)
+            return [gram, weights @ size, weights @ off.square().sum(1), lost @ size]
+
+        gram, length, off, lost = (part / source.total for part in source.reduce(sums))
         penalty = (self.problem.ridge[self.kept, None] * turned).mT @ turned
         a, b = float(length), float(off)
-        summed = (rows + source.count + 32) * UNIT * a
+        summed = (source.rows + source.count + 32) * UNIT * a
         rest = 16 * len(self.w) * UNIT * float(penalty.diagonal().sum())
         noise = 2 * math.sqrt(a * b) + b + summed + rest + 2 * float(lost)
-        return gram + penalty, _COVER * noise
+        return gram + penalty, SLACK * noise
+
+    def _seen(self, x: Tensor, y: Tensor, samples: Tensor, turned: Tensor) -> tuple[Tensor, Tensor]:
+        """T'x_i, and what it may be off by."""
+        most = samples.abs() @ turned.abs()
+        if not self._doubled:
+            return samples @ turned, (samples.shape[1] + 4) * UNIT * most
+        rows = DoubleDouble(samples, self.problem.encoding.lows(x, y)[0])
+        columns = [dot(rows, pair(column.expand_as(samples))) for column in turned.mT]
+        seen = torch.stack([column.double() for column in columns], 1)
+        return seen, UNIT * seen.abs() + 8 * SUMMED * most
 
     @property
     def _doubled(self) -> bool:
-        return self.problem.source.rows * self.problem.dim**2 <= _PAIRS
+        return self.problem.source.rows * self.problem.dim**2 <= PAIRS
 
     def turned(self, turned: Tensor, values: Tensor, noise: float) -> Tensor:
         """Coordinates in which what is known has length 1, while samples are still seen in them.
 
-        What is computed of a sample is off by a share of ``_BLUR`` at most.
+        What is computed of a sample is off by a share of ``SMALL`` at most.
         """
         p = len(turned)
-        cap = _BLUR / (_CLOSEST if self._doubled else (p + 4) * UNIT * math.sqrt(p))
+        cap = SMALL / (_CLOSEST if self._doubled else (p + 4) * UNIT * math.sqrt(p))
         least = (turned.norm(dim=0) / cap).square().clamp(min=noise)
         return turned / torch.maximum(values, least).sqrt()
 
@@ -183,5 +170,5 @@ class _Sweep:
         gram, noise = self(metric.whitener)
         # Eigenvalues are within the norm of G - I of 1, whoever computes them.
         left = gram - torch.eye(metric.rank, dtype=gram.dtype, device=gram.device)
-        noise += _COVER * min(float(left.norm()), float(left.abs().sum(1).max()))
+        noise += SLACK * min(float(left.norm()), float(left.abs().sum(1).max()))
         return 1 - noise, 1 + noise
