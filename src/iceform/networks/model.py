@@ -96,7 +96,7 @@ class NetworkModel(Parts):
         if torch.compiler.is_compiling() or hooked(self.modules()):
             return frozenset()
         if graph not in self._covered:
-            self._covered[graph] = extend(self, graph, widen=False)
+            self._covered[graph] = extend(self, graph, self.settings.unit, widen=False)
         return self._covered[graph]
 
     def joined(self, graph: NetworkGraph) -> frozenset[str]:

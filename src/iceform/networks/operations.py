@@ -33,6 +33,12 @@ _MOVES = frozenset((
     "mT", "type_as", "dropout", "hstack", "vstack", "reshape_as", "im2col", "pixel_shuffle",
     "pixel_unshuffle", "channel_shuffle", "upsample_nearest1d", "upsample_nearest2d",
 ))  # fmt: skip
+# Moves that keep every number once, and that cut rows.
+KEEPS_ALL = frozenset((
+    "reshape", "transpose", "permute", "unsqueeze", "squeeze", "flatten", "t", "unflatten",
+    "expand", "swapaxes", "movedim", "clone",
+))  # fmt: skip
+CUTS = frozenset(("split", "split_with_sizes", "chunk"))
 _NATIVES = frozenset((
     "add", "sub", "rsub", "mul", "div", "neg", "sum", "mean", "square", "pow", "sqrt",
     "rsqrt", "reciprocal", "layer_norm", "matmul", "mm", "bmm", "addmm", "linear",

@@ -7,7 +7,7 @@ map, L e behind an L-Lipschitz activation, :math:`\sqrt d \max|\gamma|\, e / (s 
 LayerNorm whose denominator is at least s.
 """
 
-from iceform.networks.pieces.base import Bounds, ErrorSpan, Piece, PieceSettings
+from iceform.networks.pieces.base import Bounds, Piece, PieceSettings
 from iceform.networks.pieces.elementwise import Activation, Gate, TabulatedActivation, Tails
 from iceform.networks.pieces.embedding import EmbeddingMap
 from iceform.networks.pieces.heads import AttentionPiece
@@ -20,7 +20,6 @@ __all__ = [
     "AttentionPiece",
     "Bounds",
     "EmbeddingMap",
-    "ErrorSpan",
     "Gate",
     "LinearMap",
     "Norm",

@@ -31,14 +31,23 @@ _LATER: ContextVar[list[tuple[Piece, Tensor]] | None] = ContextVar("to be judged
 _WIDENING = threading.RLock()  # not one a network: copies of one share their settings
 
 
-@dataclass(frozen=True)
-class ErrorSpan:
-    """What is known of a stream of numbers, whatever their arrangement.
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """What is known of a stream of numbers, for every input that the pieces allow.
 
     Attributes
     ----------
     entry
-        Bound of the exact entries.
+        Bound of the emulated entries.
+    length
+        Bound of their 2-norm along the last axis.
+    ball
+        (weight, bias) of rows weight u + bias with |u| <= ``radius``, as norms give them; of a
+        fixed row, with radius 0.
+    radius
+        Of the ball.
+    off
+        What entries of these rows may be off by.
     error
         Bound of |emulated - exact|, entry by entry.
     spread
@@ -47,49 +56,22 @@ class ErrorSpan:
         Length of the last axis; None where it varies.
     """
 
-    entry: float
-    error: float = 0.0
-    spread: float = math.inf
-    width: int | None = None
-
-    def along(self, width: int) -> float:
-        """The 2-norm of the error of a row of ``width`` entries."""
-        return min(self.spread, math.sqrt(width) * self.error)
-
-    @property
-    def reach(self) -> float:
-        """Bound of the emulated entries."""
-        return self.entry + self.error
-
-
-@dataclass(frozen=True, eq=False)
-class Bounds:
-    """How far the emulated numbers of a stream can reach, whatever the input.
-
-    Attributes
-    ----------
-    entry
-        Bound of the entries.
-    length
-        Bound of the 2-norm along the last axis.
-    ball
-        (weight, bias) of rows weight u + bias with |u| <= ``radius``, as norms give them; of a
-        fixed row, with radius 0.
-    radius
-        Of the ball.
-    off
-        What entries of these rows may be off by.
-    """
-
     entry: float = math.inf
     length: float = math.inf
     ball: tuple[Tensor, Tensor] | None = None
     radius: float = math.inf
     off: float = 0.0
+    error: float = 0.0
+    spread: float = math.inf
+    width: int | None = None
 
     def along(self, width: int) -> float:
         """The 2-norm of a row of ``width`` entries."""
         return min(self.length, math.sqrt(width) * self.entry)
+
+    def apart(self, width: int) -> float:
+        """The 2-norm of the error of a row of ``width`` entries."""
+        return min(self.spread, math.sqrt(width) * self.error)
 
 
 @dataclass
@@ -141,6 +123,7 @@ class Piece(nn.Module, ABC):
     made_with: ClassVar[tuple[str, ...]] = ()  # arguments that files hold, tensors apart
     fixed: ClassVar[dict[str, Any]] = {}  # what freeze_range fixes, and its types
     how: ClassVar[str] = ""
+    ranged: ClassVar[int] = 1  # how many of the inputs must be bounded for the range to be
     emulated: ClassVar[bool] = True
 
     def __init__(self, name: str, settings: PieceSettings) -> None:
@@ -209,18 +192,18 @@ class Piece(nn.Module, ABC):
     def freeze_range(self) -> None:
         """Fix the range and the tables, after calibration."""
 
-    def set_range_from(self, *spans: ErrorSpan) -> None:
+    def set_range_from(self, *given: Bounds) -> None:
         """Fix the range and the tables from bounds of the inputs instead."""
 
-    def propagate_error(self, *spans: ErrorSpan) -> ErrorSpan:
-        """Range and error behind the piece, on every input that it allows."""
-        return ErrorSpan(math.inf, math.inf)
-
-    def bounds(self, *reaches: Bounds, widen: bool = True) -> Bounds:
+    def bounds(self, *given: Bounds, widen: bool = True) -> Bounds:
         """How far the output reaches; ``widen`` accepts all that can come, where it is bounded."""
         return Bounds()
 
-    def covers(self, *reaches: Bounds) -> bool:
+    def propagate_error(self, *given: Bounds) -> tuple[float, float]:
+        """The error of an entry behind the piece, and the 2-norm of a row's, for allowed inputs."""
+        return math.inf, math.inf
+
+    def covers(self, *given: Bounds) -> bool:
         """Whether lengths of what comes in need no measuring: all that can come is in range."""
         return False
 

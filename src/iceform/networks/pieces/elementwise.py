@@ -20,7 +20,6 @@ from iceform.expressions import ScalarFunction
 from iceform.networks.pieces.base import (
     SMALLEST_SHARE,
     Bounds,
-    ErrorSpan,
     Piece,
     PieceSettings,
 )
@@ -90,13 +89,13 @@ class Activation(Piece):
         """Whether it is as good on any range."""
         return False
 
-    def bounds(self, *reaches: Bounds, widen: bool = True) -> Bounds:
-        if widen and self.everywhere and math.isfinite(reaches[0].entry):
-            self.high = max(self.high, reaches[0].entry)
+    def bounds(self, *given: Bounds, widen: bool = True) -> Bounds:
+        if widen and self.everywhere and math.isfinite(given[0].entry):
+            self.high = max(self.high, given[0].entry)
         at_zero = abs(float(self.function(torch.zeros(1, dtype=torch.float64))))
-        own, seen = self.certified, min(self.high, reaches[0].entry)
+        own, seen = self.certified, min(self.high, given[0].entry)
         entry = min(self.slope * seen + at_zero, self.size, self.gain * seen) + own
-        return Bounds(entry)
+        return Bounds(entry, width=given[0].width)
 
     def exact(self, *inputs: Tensor) -> Tensor:
         (z,) = inputs
@@ -108,8 +107,8 @@ class Activation(Piece):
     def freeze_range(self) -> None:
         self._set(_rounded_up(max(self.settings.headroom * self.largest, SMALLEST_SHARE)))
 
-    def set_range_from(self, *spans: ErrorSpan) -> None:
-        self._set(_rounded_up(max(spans[0].reach, SMALLEST_SHARE)))
+    def set_range_from(self, *given: Bounds) -> None:
+        self._set(_rounded_up(max(given[0].entry, SMALLEST_SHARE)))
 
     def _set(self, high: float) -> None:
         self.high = high
@@ -146,14 +145,10 @@ class Activation(Piece):
     def limit(self) -> float:
         return self.high
 
-    def propagate_error(self, *spans: ErrorSpan) -> ErrorSpan:
-        at_zero = abs(float(self.function(torch.zeros(1, dtype=torch.float64))))
-        own, width = self.certified, spans[0].width
-        spread = (
-            math.inf if width is None else self.slope * spans[0].spread + math.sqrt(width) * own
-        )
-        entry = self.slope * self.high + at_zero
-        return ErrorSpan(entry, self.slope * spans[0].error + own, spread, width)
+    def propagate_error(self, *given: Bounds) -> tuple[float, float]:
+        own, width = self.certified, given[0].width
+        along = math.inf if width is None else math.sqrt(width) * own
+        return self.slope * given[0].error + own, self.slope * given[0].spread + along
 
     def config(self) -> dict[str, Any]:
         return {"function": self.function.name}
