@@ -14,20 +14,22 @@ import torch
 from torch import Tensor, fx
 
 from iceform.errors import ProgramError
-from iceform.networks.activations import ACTIVATIONS, activation_of, make_activation
-from iceform.networks.capture import Captured, lifted, module_path
+from iceform.networks.activations import ACTIVATIONS, activation_of
+from iceform.networks.capture import Captured, lifted, module_path, op_of
+from iceform.networks.decompositions import EPSILON
 from iceform.networks.graph import NetworkGraph, NetworkNode, Ref, function_of, live, size_name
 from iceform.networks.match_attention import Attending
 from iceform.networks.match_products import multiplied
+from iceform.networks.match_shapes import reshaped
 from iceform.networks.operations import is_move, is_native, is_random
-from iceform.networks.parts import Maker
+from iceform.networks.parts import Const, Maker
 from iceform.networks.pieces import (
     EmbeddingMap,
     LinearMap,
     Norm,
     Piece,
+    make_activation,
 )
-from iceform.networks.rewriting import EPSILON, Const, rewritten
 
 _CASTS = {"to", "_to_copy", "type_as"}
 _CHECKS = {"_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range",
@@ -101,10 +103,14 @@ class Conversion:
             return type(given)(self.value(v) for v in given)
         return given
 
-    def source(self, given: Any) -> Any:
-        """The operation that made a value, behind what changes nothing; None if it is not known."""
+    def source(self, given: Any, *ops: str) -> Any:
+        """The operation that made a value, behind what changes nothing; None if it is not known.
+
+        Nor where it is none of ``ops``, if any are named.
+        """
         value = self.values.get(given.name) if isinstance(given, fx.Node) else None
-        return self.sources.get(value.name) if isinstance(value, Ref) else None
+        found = self.sources.get(value.name) if isinstance(value, Ref) else None
+        return found if found is not None and (not ops or op_of(found) in ops) else None
 
     def _argument(self, value: Any) -> Any:
         """For a step that runs: constants are read from their holder."""
@@ -206,8 +212,6 @@ class Conversion:
         emulated = self._emulated(node, short, args, kwargs)
         if emulated is not None:
             return emulated
-        if short == "baddbmm":
-            return self._added_product(node, args, **kwargs)
         active = self.is_active(args) or self.is_active(kwargs)
         if active and not (is_move(short) or is_native(short) or short == "softmax"):
             self._not_emulated(node, short)
@@ -223,16 +227,6 @@ class Conversion:
             node, f"a cast from {self.to.settings.dtype} to {value.dtype}",
             f"rounds in the middle of the network; keep one dtype, or pass dtype={value.dtype}",
         )  # fmt: skip
-
-    def _added_product(self, node: fx.Node, args: Any, beta: float = 1, alpha: float = 1) -> Ref:
-        """The matrix product alpha b c, plus beta a."""
-        product = self.call(node, "aten.bmm.default", *args[1:], suffix=".product")
-        if alpha != 1:
-            product = self.call(node, "aten.mul.Tensor", product, alpha, suffix=".scaled")
-        added = args[0]
-        if beta != 1:
-            added = self.call(node, "aten.mul.Tensor", added, beta, suffix=".added")
-        return self.call(node, "aten.add.Tensor", added, product)
 
     def refused(self, node: fx.Node, what: str, why: str) -> ProgramError:
         return ProgramError(f"{self._where(node)}: {what} {why}")
@@ -273,7 +267,9 @@ class Conversion:
         known = activation_of(short, args[1:], kwargs)
         if known is not None and self.is_active(args[:1]):
             return self.activated(node, known, args[0])
-        return rewritten(self, node, short, args, kwargs)
+        if short == "reshape" and self.is_active(args[:1]):
+            return reshaped(self, node)
+        return None
 
     def on(self, node: fx.Node, piece: Piece, *inputs: Any, suffix: str = "") -> Ref:
         args = (piece.name, *(self._argument(i) for i in inputs))
@@ -285,25 +281,11 @@ class Conversion:
                           where=self._where(node), active=active)  # fmt: skip
 
     def map(self, node: fx.Node, weight: Const, bias: Const | None) -> LinearMap:
-        settings = self.to.settings
-        w = weight.tensor.double()
-        b = None if bias is None else bias.tensor.double()
+        w, b = (None if c is None else c.tensor.double() for c in (weight, bias))
+        assert w is not None
         rounded = weight.folded or (bias is not None and bias.folded)
-        name = weight.name.removesuffix("weight").removesuffix("_").removesuffix(".")
-
-        def same(there: LinearMap) -> bool:
-            mine = (w, w.new_zeros(len(w)) if b is None else b)
-            return all(
-                x.shape == y.shape and torch.equal(x, y.to(x))
-                for x, y in zip((there.weight, there.bias), mine, strict=True)
-            )
-
-        def make(path: str) -> LinearMap:
-            return LinearMap(path, settings, w, b, rounded=rounded)
-
-        found = self.to.piece(name or module_path(node), LinearMap, same, make)
-        assert isinstance(found, LinearMap)
-        return found
+        made = LinearMap("", self.to.settings, w, b, rounded=rounded)
+        return self.to.piece(_owner(weight) or module_path(node), made)
 
     def _linear(self, node: fx.Node, short: str, args: Any, kwargs: Any) -> Any:
         if short == "linear":
@@ -340,19 +322,8 @@ class Conversion:
                           -2, -1)  # fmt: skip
 
     def _embedding(self, node: fx.Node, args: Any) -> Any:
-        weight, ids = args[0], args[1]
-        name = weight.name.removesuffix("weight").removesuffix("_").removesuffix(".")
-        table = weight.tensor
-
-        def same(there: EmbeddingMap) -> bool:
-            return there.weight.shape == table.shape and torch.equal(
-                there.weight, table.to(there.weight)
-            )
-
-        settings = self.to.settings
-        piece = self.to.piece(name or module_path(node), EmbeddingMap, same,
-                              lambda path: EmbeddingMap(path, settings, table))  # fmt: skip
-        return self.on(node, piece, ids)
+        made = EmbeddingMap("", self.to.settings, args[0].tensor)
+        return self.on(node, self.to.piece(_owner(args[0]) or module_path(node), made), args[1])
 
     def _norm(self, node: fx.Node, args: Any) -> Any:
         x, shape, weight, bias, eps = (
@@ -362,26 +333,28 @@ class Conversion:
             return None
         weight, bias = (None if c is None else c.tensor.double() for c in (weight, bias))
         made = Norm("", self.to.settings, int(shape[0]), weight, bias, float(eps))
-        return self.on(node, self.to.norm(module_path(node), made), x)
+        return self.on(node, self.to.piece(module_path(node), made), x)
 
-    def activated(self, node: fx.Node, name: str, x: Any, suffix: str = "") -> Ref:
-        path, settings = module_path(node), self.to.settings
-        own = _is_leaf(node, path)
-        place = path if own and not suffix else f"{path}.{name}".removeprefix(".")
-        kind = type(make_activation(name, place, settings))
-
-        def same(there: Any) -> bool:
-            return bool(there.function.name == ACTIVATIONS[name].function.name)
-
-        piece = self.to.piece(place, kind, same, lambda p: make_activation(name, p, settings))
-        return self.on(node, piece, x, suffix=suffix)
+    def activated(self, node: fx.Node, name: str, x: Any) -> Ref:
+        path = module_path(node)
+        own = _is_leaf(node, path, name)
+        made = make_activation(name, "", self.to.settings)
+        piece = self.to.piece(path if own else f"{path}.{name}".removeprefix("."), made)
+        return self.on(node, piece, x)
 
 
-def _is_leaf(node: fx.Node, path: str) -> bool:
-    """Whether the innermost module is an activation's own."""
+def _owner(weight: Const) -> str:
+    """The part whose weight it is."""
+    return weight.name.removesuffix("weight").removesuffix("_").removesuffix(".")
+
+
+def _is_leaf(node: fx.Node, path: str, name: str) -> bool:
+    """Whether the innermost module is that activation's own."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
-    kind = str(stack[-1][1]) if stack else ""
-    return bool(path) and kind.startswith(("torch.nn.modules.activation.", "transformers.activ"))
+    home, _, kind = str(stack[-1][1]).rpartition(".") if stack else ("", "", "")
+    own = kind.lower() in (name.removesuffix("_tanh"), f"c{name}")
+    ours = home.startswith("torch.nn.modules.activation") and own
+    return bool(path) and (ours or home.startswith("transformers.activ"))
 
 
 def _depends(value: Any) -> bool:

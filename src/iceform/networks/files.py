@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from iceform.codec import decode, encode
 from iceform.errors import IntegrityError
-from iceform.networks.activations import make_activation
 from iceform.networks.frozen import FrozenLayers, NetworkSizes, identity_table
 from iceform.networks.graph import graph_from
 from iceform.networks.model import NetworkModel
@@ -22,6 +21,7 @@ from iceform.networks.pieces import (
     Piece,
     PieceSettings,
     ProductPiece,
+    make_activation,
 )
 from iceform.networks.structure import Signature
 from iceform.run import resolve

@@ -18,7 +18,8 @@ from typing import Any
 PUT_IN = {"masked_fill": (2,), "constant_pad_nd": (2,), "pad": (3,), "where": (1, 2)}
 
 _MOVES = frozenset((
-    "alias", "arange", "as_strided", "atleast_1d", "atleast_2d", "broadcast_to", "cat",
+    "alias", "arange", "as_strided", "atleast_1d", "atleast_2d", "block_diag", "broadcast_to",
+    "cat",
     "chunk", "clone", "concat", "concatenate", "constant_pad_nd", "contiguous", "copy",
     "detach", "detach_", "diagonal", "expand", "expand_as", "eye",
     "fill", "flatten", "flip", "full", "full_like", "gather", "getitem", "index",

@@ -8,7 +8,12 @@ LayerNorm whose denominator is at least s.
 """
 
 from iceform.networks.pieces.base import Bounds, Piece, PieceSettings
-from iceform.networks.pieces.elementwise import Activation, Gate, TabulatedActivation, Tails
+from iceform.networks.pieces.elementwise import (
+    Activation,
+    Gate,
+    TabulatedActivation,
+    make_activation,
+)
 from iceform.networks.pieces.embedding import EmbeddingMap
 from iceform.networks.pieces.heads import AttentionPiece
 from iceform.networks.pieces.linear import LinearMap
@@ -27,5 +32,5 @@ __all__ = [
     "PieceSettings",
     "ProductPiece",
     "TabulatedActivation",
-    "Tails",
+    "make_activation",
 ]

@@ -252,6 +252,15 @@ class Piece(nn.Module, ABC):
         taken |= {key: tensors[f"{name}.{key}"] for key in ("weight", "bias") if key in hints}
         return construct(name=name, settings=settings, **taken)
 
+    def is_like(self, other: object) -> bool:
+        """Whether the other is the same map, under whatever name."""
+        if not isinstance(other, Piece) or self.config() != other.config():
+            return False
+        pairs = [(getattr(self, k, None), getattr(other, k, None)) for k in ("weight", "bias")]
+        return type(self) is type(other) and all(
+            a is b or (a.shape == b.shape and torch.equal(a, b.to(a))) for a, b in pairs
+        )
+
     def ranges(self) -> dict[str, Any]:
         """What :meth:`freeze_range` fixed, JSON only."""
         return {name: encode(getattr(self, name)) for name in self.fixed}

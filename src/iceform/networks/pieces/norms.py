@@ -98,11 +98,6 @@ class Norm(Piece):
         self.least, self.norm = math.inf, 0.0
         self.table = _root_table(settings.dtype)
 
-    def named(self, name: str) -> Norm:
-        """The same under another name."""
-        self.name = name
-        return self
-
     def exact(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
         if self.centred:
