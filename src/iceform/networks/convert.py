@@ -7,7 +7,6 @@ caller allows it. What depends on parameters alone is computed once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -30,6 +29,7 @@ from iceform.networks.pieces import (
     Piece,
     make_activation,
 )
+from iceform.networks.structure import leaves, mapped
 
 _CASTS = {"to", "_to_copy", "type_as"}
 _CHECKS = {"_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range",
@@ -94,14 +94,13 @@ class Conversion:
     # ------------------------------------------------------------------------------------ values
 
     def value(self, given: Any) -> Any:
-        if isinstance(given, fx.Node):
-            found = self.values[given.name]
-            if isinstance(found, ProgramError):
-                raise found
-            return found
-        if isinstance(given, tuple | list):
-            return type(given)(self.value(v) for v in given)
-        return given
+        return mapped(given, self._found)
+
+    def _found(self, given: Any) -> Any:
+        found = self.values[given.name] if isinstance(given, fx.Node) else given
+        if isinstance(found, ProgramError):
+            raise found
+        return found
 
     def source(self, given: Any, *ops: str) -> Any:
         """The operation that made a value, behind what changes nothing; None if it is not known.
@@ -114,28 +113,22 @@ class Conversion:
 
     def _argument(self, value: Any) -> Any:
         """For a step that runs: constants are read from their holder."""
-        if isinstance(value, Const):
-            # What code computes in float32 of its own accord stays that, in float64 networks too.
-            wide = value.folded and value.tensor.dtype == torch.float64
-            path = self.to.constant(value.tensor, wide=wide)
-            if path not in self.made:
-                name = f"constant.{len(self.made)}"
-                shape = tuple(value.tensor.shape)
-                given = (path, self.dtype) if wide else (path,)
-                self.constants.append(NetworkNode(name, "constant", given, shape=shape))
-                self.made[path] = name
-            return Ref(self.made[path])
-        if isinstance(value, tuple | list):
-            return type(value)(self._argument(v) for v in value)
-        if isinstance(value, Mapping):
-            return {k: self._argument(v) for k, v in value.items()}
-        return value
+        return mapped(value, lambda v: self._held(v) if isinstance(v, Const) else v)
+
+    def _held(self, value: Const) -> Ref:
+        # What code computes in float32 of its own accord stays that, in float64 networks too.
+        wide = value.folded and value.tensor.dtype == torch.float64
+        path = self.to.constant(value.tensor, wide=wide)
+        if path not in self.made:
+            name = f"constant.{len(self.made)}"
+            shape = tuple(value.tensor.shape)
+            given = (path, self.dtype) if wide else (path,)
+            self.constants.append(NetworkNode(name, "constant", given, shape=shape))
+            self.made[path] = name
+        return Ref(self.made[path])
 
     def is_active(self, value: Any) -> bool:
-        if isinstance(value, Ref):
-            return value.name in self.active
-        values = value.values() if isinstance(value, Mapping) else value
-        return isinstance(value, tuple | list | Mapping) and any(map(self.is_active, values))
+        return any(isinstance(v, Ref) and v.name in self.active for v in leaves(value))
 
     def _where(self, node: fx.Node) -> str:
         return module_path(node) or self.to.title
@@ -145,8 +138,7 @@ class Conversion:
     def _converted(self, node: fx.Node) -> Any:
         if node.op == "get_attr" or node.op != "call_function":
             raise self.refused(node, str(node.target), "is a graph inside the graph")
-        args = tuple(self.value(a) for a in node.args)
-        kwargs = {k: self.value(v) for k, v in node.kwargs.items()}
+        args, kwargs = self.value(node.args), self.value(node.kwargs)
         size = size_name(node.target)
         if size is not None:
             return self._size(node, size, args)
@@ -167,7 +159,7 @@ class Conversion:
             return self.refused(node, short, "draws its result at random; call eval()")
         if short == "dropout" or short in _SAME:
             return args[0]
-        if not _depends(args) and not _depends(kwargs):
+        if not _depends((args, kwargs)):
             return self._folded(node, op, args, kwargs)
         return self._depending(node, op, short, args, kwargs)
 
@@ -183,23 +175,16 @@ class Conversion:
         """What parameters alone determine: as float64 has it, were the network's dtype that."""
 
         def wide(value: Any) -> Any:
-            if isinstance(value, Const):
-                t = value.tensor
-                return t.double() if t.dtype == self.dtype else t
-            if isinstance(value, tuple | list):
-                return type(value)(wide(v) for v in value)
-            return value
+            if not isinstance(value, Const):
+                return value
+            return value.tensor.double() if value.tensor.dtype == self.dtype else value.tensor
 
         with lifted(self.dtype):
-            made = function_of(op)(*wide(args), **{k: wide(v) for k, v in kwargs.items()})
-        name = next((a.name for a in args if isinstance(a, Const)), "")
-        if isinstance(made, tuple | list):
-            return tuple(Const(t, name, folded=True) for t in made)
-        if not isinstance(made, Tensor):
-            return made
-        moved = is_move(op.split(".")[1])
-        was = any(a.folded for a in args if isinstance(a, Const))
-        return Const(made, name, folded=was or not moved)
+            made = function_of(op)(*mapped(args, wide), **mapped(kwargs, wide))
+        given = [v for v in leaves(args) if isinstance(v, Const)]
+        name = given[0].name if given else ""
+        folded = any(v.folded for v in given) or not is_move(op.split(".")[1])
+        return mapped(made, lambda t: Const(t, name, folded) if isinstance(t, Tensor) else t)
 
     def _depending(self, node: fx.Node, op: str, short: str, args: Any, kwargs: Any) -> Any:
         where = self._where(node)
@@ -212,7 +197,7 @@ class Conversion:
         emulated = self._emulated(node, short, args, kwargs)
         if emulated is not None:
             return emulated
-        active = self.is_active(args) or self.is_active(kwargs)
+        active = self.is_active((args, kwargs))
         if active and not (is_move(short) or is_native(short) or short == "softmax"):
             self._not_emulated(node, short)
         kept = active and _has_tensors(node)
@@ -358,16 +343,11 @@ def _is_leaf(node: fx.Node, path: str, name: str) -> bool:
 
 
 def _depends(value: Any) -> bool:
-    if isinstance(value, Ref):
-        return True
-    values = value.values() if isinstance(value, Mapping) else value
-    return isinstance(value, tuple | list | Mapping) and any(map(_depends, values))
+    return any(isinstance(v, Ref) for v in leaves(value))
 
 
 def _has_tensors(node: fx.Node) -> bool:
-    value = node.meta.get("val")
-    values = value if isinstance(value, tuple | list) else [value]
-    return any(isinstance(v, Tensor) for v in values)
+    return any(isinstance(v, Tensor) for v in leaves(node.meta.get("val")))
 
 
 def _shape(node: fx.Node) -> tuple[int | None, ...] | None:

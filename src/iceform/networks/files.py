@@ -95,9 +95,8 @@ def _restore(model: NetworkModel, config: dict[str, Any], tensors: dict[str, Ten
     finally:
         settings.loading = False
     pieces = {piece.name: piece for piece in model.pieces}
-    for order, saved in enumerate(config["pieces"]):
+    for saved in config["pieces"]:
         pieces[saved["name"]].restore(saved["ranges"])
-        pieces[saved["name"]].order = order
     if settings.frozen.check() != config["digest"]:
         raise IntegrityError(
             "the frozen layers that this version builds are not the ones that were saved"

@@ -231,12 +231,6 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
             BoundsWalk(self.model, self.settings.unit, bound=bound).through(graph)
         self._size(tokens)
         self.model.settled = True
-        for order, piece in enumerate(self._in_order()):
-            piece.order = order
-
-    def _in_order(self) -> list[Piece]:
-        named = (n.args[0] for g in self.model.graphs for n in g.nodes if n.op == "piece")
-        return [self.model.get_submodule(name) for name in dict.fromkeys(named)]  # type: ignore[misc]
 
     def _compare(self, inputs: list[Any], *, bounded: bool) -> None:
         """The graph against the original, and every piece that runs against its certificate."""
@@ -286,7 +280,7 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
 
     @property
     def pieces(self) -> list[Piece]:
-        """Every piece once, in the order in which calibration reached them."""
+        """Every piece once, in the order in which the graphs run them."""
         return self.model.pieces
 
     @contextmanager

@@ -86,7 +86,6 @@ class PieceSettings:
     insists: bool = False  # on the backend: other weights than those built are refused
     mode: str = "run"  # or "exact", "calibrate", "measure"
     frozen: FrozenLayers | None = None
-    ticks: int = 0  # pieces reached by calibration so far
     loading: bool = False  # only while a saved network is put together
 
     @property
@@ -130,7 +129,6 @@ class Piece(nn.Module, ABC):
         super().__init__()
         self.name, self.settings = name, settings
         self.measured = 0.0
-        self.order = math.inf
         # Where tools for interpretability read and patch what comes out.
         self.hook_out = nn.Identity()
         self.widened = 0
@@ -296,8 +294,6 @@ class Piece(nn.Module, ABC):
                         "finite numbers"
                     )
                 self.record(inputs, output)
-                self.order = min(self.order, self.settings.ticks)
-                self.settings.ticks += 1
             return self._out(output)
         with self._guard():
             if torch.compiler.is_exporting():
