@@ -16,8 +16,8 @@ from torch.nn import functional as F
 import iceform as ice
 from iceform.export import onnx
 from iceform.networks import InContext, in_context
-from iceform.networks.activations import ACTIVATIONS, activation_of, make_activation
-from iceform.networks.pieces import AttentionPiece, Gate, LinearMap, PieceSettings
+from iceform.networks.activations import ACTIVATIONS, activation_of
+from iceform.networks.pieces import AttentionPiece, Gate, LinearMap, PieceSettings, make_activation
 from iceform.run import primitives
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

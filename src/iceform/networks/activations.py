@@ -12,13 +12,30 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from iceform.arithmetic.units import OUTWARD
-from iceform.errors import ProgramError
 from iceform.expressions import ScalarFunction
-from iceform.networks.pieces import Activation, Gate, PieceSettings, TabulatedActivation, Tails
 
 _LAMBERT = 0.2785  # W(1/e) < 0.2785: sup of |z| sigma(-|z|)
 _SHARPEST = 2.0**60  # a head that picks the larger of two tokens: off by 0.2785/2^60
 _BISECTIONS = 60  # float64 has no more bits than this
+
+
+@dataclass(frozen=True)
+class Tails:
+    r"""f beyond a table: :math:`f(z) = f(\mathrm{clip}(z, \pm R)) + s\,\mathrm{relu}(z - R)`.
+
+    Attributes
+    ----------
+    reach
+        R.
+    slope
+        s, 0 or 1.
+    error
+        Bound of the difference.
+    """
+
+    reach: float
+    slope: float
+    error: float
 
 
 _GELU_TAILS = Tails(8.0, 1.0, 5e-15)  # 8 Q(8) < 5e-15; the tanh form has less
@@ -26,15 +43,29 @@ _GELU_TAILS = Tails(8.0, 1.0, 5e-15)  # 8 Q(8) < 5e-15; the tanh form has less
 
 @dataclass(frozen=True)
 class KnownActivation:
-    """An activation: the function, sup |f'|, and the gate that computes it if any."""
+    """An activation, and what is known of it.
+
+    Attributes
+    ----------
+    function
+        f.
+    slope
+        sup |f'|.
+    sharpness, error
+        b of the gate z sigma(b z) that computes it, if one does, and a bound of |z sigma(b z) - f|.
+    tails
+        Lines that f tends to, if it is tabulated and does.
+    size, gain
+        sup |f| and sup |f(z)| / |z|.
+    """
 
     function: ScalarFunction
     slope: float
-    gate: float | None = None  # sharpness
-    gate_error: float = 0.0
+    sharpness: float | None = None
+    error: float = 0.0
     tails: Tails | None = None
-    size: float = math.inf  # sup |f|
-    gain: float = math.inf  # sup |f(z)| / |z|
+    size: float = math.inf
+    gain: float = math.inf
 
 
 def _silu_slope() -> float:
@@ -125,21 +156,3 @@ def activation_of(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> st
         return "gelu_tanh"
     known = {"celu": "elu"}.get(op, op)
     return None if off or len(args) > len(names) else known
-
-
-def make_activation(name: str, place: str, settings: PieceSettings) -> Activation:
-    """The piece that computes the named activation."""
-    if name not in ACTIVATIONS:
-        raise ProgramError(f"no activation {name!r}; there are {', '.join(ACTIVATIONS)}")
-    known = ACTIVATIONS[name]
-    if known.gate is None:
-        made: Activation = TabulatedActivation(
-            place, settings, known.function, known.slope, tails=known.tails
-        )
-    else:
-        made = Gate(
-            place, settings, known.function, known.slope, sharpness=known.gate,
-            error=known.gate_error,
-        )  # fmt: skip
-    made.size, made.gain = known.size, known.gain
-    return made

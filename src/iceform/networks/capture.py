@@ -15,7 +15,6 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -24,14 +23,12 @@ from torch.nn.modules import transformer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from iceform.errors import ProgramError
+from iceform.networks.decompositions import decompositions, name_of
 from iceform.networks.graph import Guard
 from iceform.networks.structure import Signature, flatten
 
 _SIZE = r"L\['flat'\]\[(\d+)\]\.size\(\)\[(\d+)\]"
 _GUARD = re.compile(rf"{_SIZE} (==|!=|>=|<=|>|<) (?:(\d+)|{_SIZE})")
-_COMPOSED = {"einsum.default", "bilinear.default", "cosine_similarity.default", "gru.input",
-             "lstm.input", "rnn_tanh.input", "rnn_relu.input", "gru_cell.default",
-             "lstm_cell.default", "rnn_tanh_cell.default", "rnn_relu_cell.default"}  # fmt: skip
 _WRITTEN = threading.RLock()
 _ROOT = "model"  # the network's name inside the module that is exported
 
@@ -187,18 +184,12 @@ def _exported(flat: _FlatModel, tensors: list[Tensor], *, dynamic: bool) -> Any:
     shapes = (tuple(dict.fromkeys(range(t.ndim), auto) for t in tensors),) if dynamic else None
     with _quietly(), as_written(), _masks_unread(), torch.no_grad():
         program = torch.export.export(flat, tuple(tensors), dynamic_shapes=shapes, strict=False)
-        named = {str(node.target).partition(".")[2] for node in program.graph.nodes}
-        apart = {op: how for op, how in _apart().items() if str(op).partition(".")[2] in named}
-        if apart or any(_mutates(node) for node in program.graph.nodes):
-            program = program.run_decompositions(apart)
+        apart = decompositions()
+        named = {name_of(node.target) for node in program.graph.nodes}
+        disguised = any(name_of(op) in named for op in apart)
+        if disguised or any(_mutates(node) for node in program.graph.nodes):
+            program = program.run_decompositions(dict(apart))
     return program
-
-
-@cache
-def _apart() -> dict[Any, Any]:
-    """Operations that torch itself defines by others, taken apart."""
-    known = torch.export.default_decompositions()
-    return {op: known[op] for op in known if str(op).partition(".")[2] in _COMPOSED}
 
 
 def _static(flat: _FlatModel, tensors: list[Tensor]) -> Any:

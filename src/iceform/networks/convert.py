@@ -7,27 +7,29 @@ caller allows it. What depends on parameters alone is computed once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 from iceform.errors import ProgramError
-from iceform.networks.activations import ACTIVATIONS, activation_of, make_activation
-from iceform.networks.capture import Captured, lifted, module_path
+from iceform.networks.activations import ACTIVATIONS, activation_of
+from iceform.networks.capture import Captured, lifted, module_path, op_of
+from iceform.networks.decompositions import EPSILON
 from iceform.networks.graph import NetworkGraph, NetworkNode, Ref, function_of, live, size_name
 from iceform.networks.match_attention import Attending
 from iceform.networks.match_products import multiplied
+from iceform.networks.match_shapes import reshaped
 from iceform.networks.operations import is_move, is_native, is_random
-from iceform.networks.parts import Maker
+from iceform.networks.parts import Const, Maker
 from iceform.networks.pieces import (
     EmbeddingMap,
     LinearMap,
     Norm,
     Piece,
+    make_activation,
 )
-from iceform.networks.rewriting import EPSILON, Const, rewritten
+from iceform.networks.structure import leaves, mapped
 
 _CASTS = {"to", "_to_copy", "type_as"}
 _CHECKS = {"_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range",
@@ -92,44 +94,41 @@ class Conversion:
     # ------------------------------------------------------------------------------------ values
 
     def value(self, given: Any) -> Any:
-        if isinstance(given, fx.Node):
-            found = self.values[given.name]
-            if isinstance(found, ProgramError):
-                raise found
-            return found
-        if isinstance(given, tuple | list):
-            return type(given)(self.value(v) for v in given)
-        return given
+        return mapped(given, self._found)
 
-    def source(self, given: Any) -> Any:
-        """The operation that made a value, behind what changes nothing; None if it is not known."""
+    def _found(self, given: Any) -> Any:
+        found = self.values[given.name] if isinstance(given, fx.Node) else given
+        if isinstance(found, ProgramError):
+            raise found
+        return found
+
+    def source(self, given: Any, *ops: str) -> Any:
+        """The operation that made a value, behind what changes nothing; None if it is not known.
+
+        Nor where it is none of ``ops``, if any are named.
+        """
         value = self.values.get(given.name) if isinstance(given, fx.Node) else None
-        return self.sources.get(value.name) if isinstance(value, Ref) else None
+        found = self.sources.get(value.name) if isinstance(value, Ref) else None
+        return found if found is not None and (not ops or op_of(found) in ops) else None
 
     def _argument(self, value: Any) -> Any:
         """For a step that runs: constants are read from their holder."""
-        if isinstance(value, Const):
-            # What code computes in float32 of its own accord stays that, in float64 networks too.
-            wide = value.folded and value.tensor.dtype == torch.float64
-            path = self.to.constant(value.tensor, wide=wide)
-            if path not in self.made:
-                name = f"constant.{len(self.made)}"
-                shape = tuple(value.tensor.shape)
-                given = (path, self.dtype) if wide else (path,)
-                self.constants.append(NetworkNode(name, "constant", given, shape=shape))
-                self.made[path] = name
-            return Ref(self.made[path])
-        if isinstance(value, tuple | list):
-            return type(value)(self._argument(v) for v in value)
-        if isinstance(value, Mapping):
-            return {k: self._argument(v) for k, v in value.items()}
-        return value
+        return mapped(value, lambda v: self._held(v) if isinstance(v, Const) else v)
+
+    def _held(self, value: Const) -> Ref:
+        # What code computes in float32 of its own accord stays that, in float64 networks too.
+        wide = value.folded and value.tensor.dtype == torch.float64
+        path = self.to.constant(value.tensor, wide=wide)
+        if path not in self.made:
+            name = f"constant.{len(self.made)}"
+            shape = tuple(value.tensor.shape)
+            given = (path, self.dtype) if wide else (path,)
+            self.constants.append(NetworkNode(name, "constant", given, shape=shape))
+            self.made[path] = name
+        return Ref(self.made[path])
 
     def is_active(self, value: Any) -> bool:
-        if isinstance(value, Ref):
-            return value.name in self.active
-        values = value.values() if isinstance(value, Mapping) else value
-        return isinstance(value, tuple | list | Mapping) and any(map(self.is_active, values))
+        return any(isinstance(v, Ref) and v.name in self.active for v in leaves(value))
 
     def _where(self, node: fx.Node) -> str:
         return module_path(node) or self.to.title
@@ -139,8 +138,7 @@ class Conversion:
     def _converted(self, node: fx.Node) -> Any:
         if node.op == "get_attr" or node.op != "call_function":
             raise self.refused(node, str(node.target), "is a graph inside the graph")
-        args = tuple(self.value(a) for a in node.args)
-        kwargs = {k: self.value(v) for k, v in node.kwargs.items()}
+        args, kwargs = self.value(node.args), self.value(node.kwargs)
         size = size_name(node.target)
         if size is not None:
             return self._size(node, size, args)
@@ -161,7 +159,7 @@ class Conversion:
             return self.refused(node, short, "draws its result at random; call eval()")
         if short == "dropout" or short in _SAME:
             return args[0]
-        if not _depends(args) and not _depends(kwargs):
+        if not _depends((args, kwargs)):
             return self._folded(node, op, args, kwargs)
         return self._depending(node, op, short, args, kwargs)
 
@@ -177,23 +175,16 @@ class Conversion:
         """What parameters alone determine: as float64 has it, were the network's dtype that."""
 
         def wide(value: Any) -> Any:
-            if isinstance(value, Const):
-                t = value.tensor
-                return t.double() if t.dtype == self.dtype else t
-            if isinstance(value, tuple | list):
-                return type(value)(wide(v) for v in value)
-            return value
+            if not isinstance(value, Const):
+                return value
+            return value.tensor.double() if value.tensor.dtype == self.dtype else value.tensor
 
         with lifted(self.dtype):
-            made = function_of(op)(*wide(args), **{k: wide(v) for k, v in kwargs.items()})
-        name = next((a.name for a in args if isinstance(a, Const)), "")
-        if isinstance(made, tuple | list):
-            return tuple(Const(t, name, folded=True) for t in made)
-        if not isinstance(made, Tensor):
-            return made
-        moved = is_move(op.split(".")[1])
-        was = any(a.folded for a in args if isinstance(a, Const))
-        return Const(made, name, folded=was or not moved)
+            made = function_of(op)(*mapped(args, wide), **mapped(kwargs, wide))
+        given = [v for v in leaves(args) if isinstance(v, Const)]
+        name = given[0].name if given else ""
+        folded = any(v.folded for v in given) or not is_move(op.split(".")[1])
+        return mapped(made, lambda t: Const(t, name, folded) if isinstance(t, Tensor) else t)
 
     def _depending(self, node: fx.Node, op: str, short: str, args: Any, kwargs: Any) -> Any:
         where = self._where(node)
@@ -206,9 +197,7 @@ class Conversion:
         emulated = self._emulated(node, short, args, kwargs)
         if emulated is not None:
             return emulated
-        if short == "baddbmm":
-            return self._added_product(node, args, **kwargs)
-        active = self.is_active(args) or self.is_active(kwargs)
+        active = self.is_active((args, kwargs))
         if active and not (is_move(short) or is_native(short) or short == "softmax"):
             self._not_emulated(node, short)
         kept = active and _has_tensors(node)
@@ -223,16 +212,6 @@ class Conversion:
             node, f"a cast from {self.to.settings.dtype} to {value.dtype}",
             f"rounds in the middle of the network; keep one dtype, or pass dtype={value.dtype}",
         )  # fmt: skip
-
-    def _added_product(self, node: fx.Node, args: Any, beta: float = 1, alpha: float = 1) -> Ref:
-        """The matrix product alpha b c, plus beta a."""
-        product = self.call(node, "aten.bmm.default", *args[1:], suffix=".product")
-        if alpha != 1:
-            product = self.call(node, "aten.mul.Tensor", product, alpha, suffix=".scaled")
-        added = args[0]
-        if beta != 1:
-            added = self.call(node, "aten.mul.Tensor", added, beta, suffix=".added")
-        return self.call(node, "aten.add.Tensor", added, product)
 
     def refused(self, node: fx.Node, what: str, why: str) -> ProgramError:
         return ProgramError(f"{self._where(node)}: {what} {why}")
@@ -273,7 +252,9 @@ class Conversion:
         known = activation_of(short, args[1:], kwargs)
         if known is not None and self.is_active(args[:1]):
             return self.activated(node, known, args[0])
-        return rewritten(self, node, short, args, kwargs)
+        if short == "reshape" and self.is_active(args[:1]):
+            return reshaped(self, node)
+        return None
 
     def on(self, node: fx.Node, piece: Piece, *inputs: Any, suffix: str = "") -> Ref:
         args = (piece.name, *(self._argument(i) for i in inputs))
@@ -285,25 +266,11 @@ class Conversion:
                           where=self._where(node), active=active)  # fmt: skip
 
     def map(self, node: fx.Node, weight: Const, bias: Const | None) -> LinearMap:
-        settings = self.to.settings
-        w = weight.tensor.double()
-        b = None if bias is None else bias.tensor.double()
+        w, b = (None if c is None else c.tensor.double() for c in (weight, bias))
+        assert w is not None
         rounded = weight.folded or (bias is not None and bias.folded)
-        name = weight.name.removesuffix("weight").removesuffix("_").removesuffix(".")
-
-        def same(there: LinearMap) -> bool:
-            mine = (w, w.new_zeros(len(w)) if b is None else b)
-            return all(
-                x.shape == y.shape and torch.equal(x, y.to(x))
-                for x, y in zip((there.weight, there.bias), mine, strict=True)
-            )
-
-        def make(path: str) -> LinearMap:
-            return LinearMap(path, settings, w, b, rounded=rounded)
-
-        found = self.to.piece(name or module_path(node), LinearMap, same, make)
-        assert isinstance(found, LinearMap)
-        return found
+        made = LinearMap("", self.to.settings, w, b, rounded=rounded)
+        return self.to.piece(_owner(weight) or module_path(node), made)
 
     def _linear(self, node: fx.Node, short: str, args: Any, kwargs: Any) -> Any:
         if short == "linear":
@@ -340,19 +307,8 @@ class Conversion:
                           -2, -1)  # fmt: skip
 
     def _embedding(self, node: fx.Node, args: Any) -> Any:
-        weight, ids = args[0], args[1]
-        name = weight.name.removesuffix("weight").removesuffix("_").removesuffix(".")
-        table = weight.tensor
-
-        def same(there: EmbeddingMap) -> bool:
-            return there.weight.shape == table.shape and torch.equal(
-                there.weight, table.to(there.weight)
-            )
-
-        settings = self.to.settings
-        piece = self.to.piece(name or module_path(node), EmbeddingMap, same,
-                              lambda path: EmbeddingMap(path, settings, table))  # fmt: skip
-        return self.on(node, piece, ids)
+        made = EmbeddingMap("", self.to.settings, args[0].tensor)
+        return self.on(node, self.to.piece(_owner(args[0]) or module_path(node), made), args[1])
 
     def _norm(self, node: fx.Node, args: Any) -> Any:
         x, shape, weight, bias, eps = (
@@ -362,39 +318,36 @@ class Conversion:
             return None
         weight, bias = (None if c is None else c.tensor.double() for c in (weight, bias))
         made = Norm("", self.to.settings, int(shape[0]), weight, bias, float(eps))
-        return self.on(node, self.to.norm(module_path(node), made), x)
+        return self.on(node, self.to.piece(module_path(node), made), x)
 
-    def activated(self, node: fx.Node, name: str, x: Any, suffix: str = "") -> Ref:
-        path, settings = module_path(node), self.to.settings
-        own = _is_leaf(node, path)
-        place = path if own and not suffix else f"{path}.{name}".removeprefix(".")
-        kind = type(make_activation(name, place, settings))
-
-        def same(there: Any) -> bool:
-            return bool(there.function.name == ACTIVATIONS[name].function.name)
-
-        piece = self.to.piece(place, kind, same, lambda p: make_activation(name, p, settings))
-        return self.on(node, piece, x, suffix=suffix)
+    def activated(self, node: fx.Node, name: str, x: Any) -> Ref:
+        path = module_path(node)
+        own = _is_leaf(node, path, name)
+        made = make_activation(name, "", self.to.settings)
+        piece = self.to.piece(path if own else f"{path}.{name}".removeprefix("."), made)
+        return self.on(node, piece, x)
 
 
-def _is_leaf(node: fx.Node, path: str) -> bool:
-    """Whether the innermost module is an activation's own."""
+def _owner(weight: Const) -> str:
+    """The part whose weight it is."""
+    return weight.name.removesuffix("weight").removesuffix("_").removesuffix(".")
+
+
+def _is_leaf(node: fx.Node, path: str, name: str) -> bool:
+    """Whether the innermost module is that activation's own."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
-    kind = str(stack[-1][1]) if stack else ""
-    return bool(path) and kind.startswith(("torch.nn.modules.activation.", "transformers.activ"))
+    home, _, kind = str(stack[-1][1]).rpartition(".") if stack else ("", "", "")
+    own = kind.lower() in (name.removesuffix("_tanh"), f"c{name}")
+    ours = home.startswith("torch.nn.modules.activation") and own
+    return bool(path) and (ours or home.startswith("transformers.activ"))
 
 
 def _depends(value: Any) -> bool:
-    if isinstance(value, Ref):
-        return True
-    values = value.values() if isinstance(value, Mapping) else value
-    return isinstance(value, tuple | list | Mapping) and any(map(_depends, values))
+    return any(isinstance(v, Ref) for v in leaves(value))
 
 
 def _has_tensors(node: fx.Node) -> bool:
-    value = node.meta.get("val")
-    values = value if isinstance(value, tuple | list) else [value]
-    return any(isinstance(v, Tensor) for v in values)
+    return any(isinstance(v, Tensor) for v in leaves(node.meta.get("val")))
 
 
 def _shape(node: fx.Node) -> tuple[int | None, ...] | None:

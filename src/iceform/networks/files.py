@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from iceform.codec import decode, encode
 from iceform.errors import IntegrityError
-from iceform.networks.activations import make_activation
 from iceform.networks.frozen import FrozenLayers, NetworkSizes, identity_table
 from iceform.networks.graph import graph_from
 from iceform.networks.model import NetworkModel
@@ -22,6 +21,7 @@ from iceform.networks.pieces import (
     Piece,
     PieceSettings,
     ProductPiece,
+    make_activation,
 )
 from iceform.networks.structure import Signature
 from iceform.run import resolve
@@ -95,9 +95,8 @@ def _restore(model: NetworkModel, config: dict[str, Any], tensors: dict[str, Ten
     finally:
         settings.loading = False
     pieces = {piece.name: piece for piece in model.pieces}
-    for order, saved in enumerate(config["pieces"]):
+    for saved in config["pieces"]:
         pieces[saved["name"]].restore(saved["ranges"])
-        pieces[saved["name"]].order = order
     if settings.frozen.check() != config["digest"]:
         raise IntegrityError(
             "the frozen layers that this version builds are not the ones that were saved"

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from iceform.codec import decode
 from iceform.errors import IntegrityError
+from iceform.networks.structure import leaves, mapped
 
 _SIZES: dict[str, Callable[..., Any]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "neg": operator.neg,
@@ -134,13 +135,7 @@ class NetworkNode:
 
 
 def _refs(value: Any) -> list[str]:
-    if isinstance(value, Ref):
-        return [value.name]
-    if isinstance(value, Mapping):
-        value = value.values()
-    elif not isinstance(value, tuple | list):
-        return []
-    return [name for v in value for name in _refs(v)]
+    return [v.name for v in leaves(value) if isinstance(v, Ref)]
 
 
 @cache
@@ -295,8 +290,12 @@ class NetworkGraph:
         maps and sums that are left to the piece that reads them.
         """
         values: dict[str, Any] = {}
+
+        def filled(value: Any) -> Any:
+            return values[value.name] if isinstance(value, Ref) else value
+
         for node in self.nodes:
-            args, kwargs = _filled(node.args, values), _filled(node.kwargs, values)
+            args, kwargs = mapped(node.args, filled), mapped(node.kwargs, filled)
             if node.name in covered:
                 kwargs = {"covered": True}
             if node.name in joined:
@@ -312,7 +311,7 @@ class NetworkGraph:
             values[node.name] = value
             for name in self._last.get(node.name, ()):
                 del values[name]
-        return list(_filled(self.results, values))
+        return list(mapped(self.results, filled))
 
 
 def graph_from(saved: Any) -> NetworkGraph:
@@ -360,20 +359,4 @@ def _step(
 
 def at(device: torch.device, given: Any) -> Any:
     """Arguments with this device for any that they name."""
-    if isinstance(given, Mapping):
-        return {k: at(device, v) for k, v in given.items()}
-    if isinstance(given, tuple):
-        return tuple(device if isinstance(v, torch.device) else v for v in given)
-    return device if isinstance(given, torch.device) else given
-
-
-def _filled(value: Any, values: Mapping[str, Any]) -> Any:
-    if isinstance(value, Ref):
-        return values[value.name]
-    if isinstance(value, tuple):
-        return tuple(_filled(v, values) for v in value)
-    if isinstance(value, list):
-        return [_filled(v, values) for v in value]
-    if isinstance(value, Mapping):
-        return {k: _filled(v, values) for k, v in value.items()}
-    return value
+    return mapped(given, lambda v: device if isinstance(v, torch.device) else v)

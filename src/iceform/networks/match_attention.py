@@ -15,8 +15,8 @@ from torch import fx
 
 from iceform.networks.capture import module_path, op_of
 from iceform.networks.graph import Ref, live
+from iceform.networks.parts import Const
 from iceform.networks.pieces import AttentionPiece
-from iceform.networks.rewriting import Const
 
 if TYPE_CHECKING:
     from iceform.networks.convert import Conversion
@@ -38,17 +38,8 @@ class Attending:
     def _heads(
         self, node: fx.Node, scale: float, head: int, value: int, causal: bool
     ) -> AttentionPiece:
-        path = f"{module_path(node)}.heads".removeprefix(".")
-        settings = self.to.settings
-
-        def same(there: AttentionPiece) -> bool:
-            mine = (scale, head, value, causal)
-            return mine == (there.scale, there.head_dim, there.value_dim, there.causal)
-
-        found = self.to.piece(path, AttentionPiece, same, lambda p: AttentionPiece(
-            p, settings, head, value, scale=scale, causal=causal))  # fmt: skip
-        assert isinstance(found, AttentionPiece)
-        return found
+        made = AttentionPiece("", self.to.settings, head, value, scale=scale, causal=causal)
+        return self.to.piece(f"{module_path(node)}.heads".removeprefix("."), made)
 
     def fused(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         q, k, v, mask, dropped, causal = (*args, *(None, 0.0, False)[len(args) - 3 :])[:6]
@@ -139,17 +130,10 @@ class Attending:
                 return None
             scale = scale * factor if op_of(node) == "mul" else scale / factor
             node = self.graph.source(node.args[0])
-        if node is None or op_of(node) not in ("matmul", "bmm", "baddbmm"):
+        if node is None or op_of(node) not in ("matmul", "bmm"):
             return None
-        parts = node.args
-        if op_of(node) == "baddbmm":
-            if node.kwargs.get("beta", 1) != 1 or scale != 1.0:
-                return None
-            scale = float(node.kwargs.get("alpha", 1))
-            mask.append(self.graph.value(parts[0]))
-            parts = parts[1:]
-        sound = all(self.graph.is_active(self.graph.value(a)) for a in parts)
-        return (parts[0], parts[1], scale) if sound else None
+        sound = all(self.graph.is_active(self.graph.value(a)) for a in node.args)
+        return (*node.args, scale) if sound else None
 
     def _scored(self, node: fx.Node) -> int | None:
         """Which side of a sum is the product."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from iceform.networks.graph import NetworkNode, Ref, live
-from iceform.networks.pieces import Norm
+from iceform.networks.pieces import Norm, ProductPiece
 
 if TYPE_CHECKING:
     from iceform.networks.parts import Maker
@@ -32,7 +32,7 @@ def multiplied(
 
 def _on(to: Maker, node: NetworkNode, kind: str, inner: int | None, *factors: Any) -> NetworkNode:
     place = "" if node.where == to.title else f"{node.where}."
-    piece = to.product(f"{place}{kind}", inner)
+    piece = to.piece(f"{place}{kind}", ProductPiece("", to.settings, inner=inner))
     return replace(node, op="piece", args=(piece.name, *factors), kwargs={})
 
 
@@ -69,7 +69,7 @@ def _normed(to: Maker, node: NetworkNode, by_name: Mapping[str, NetworkNode]) ->
         width = (by_name[x.name].shape or (None,))[-1]
         if eps is not None and width is not None:
             made = Norm("", to.settings, width, None, None, eps, centred=False)
-            return replace(node, op="piece", args=(to.norm(node.where, made).name, x), kwargs={})
+            return replace(node, op="piece", args=(to.piece(node.where, made).name, x), kwargs={})
     return node
 
 

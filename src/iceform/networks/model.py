@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from iceform.networks.cuda_graphs import RecordedRuns, hooked
 from iceform.networks.graph import NetworkGraph, NetworkNode
 from iceform.networks.parts import Maker, Parts
 from iceform.networks.pieces import LinearMap, Norm, Piece, PieceSettings, TabulatedActivation
-from iceform.networks.structure import Signature, flatten, unflatten
+from iceform.networks.structure import Signature, flatten, mapped, unflatten
 from iceform.validation import untraced
 
 _AGREES = 2.0**-30  # of the largest output: graph and original, both in float64, differ by rounding
@@ -29,12 +29,12 @@ _CAPTURING = threading.RLock()
 
 def cast(given: Any, dtype: torch.dtype) -> Any:
     """Floating-point tensors as ``dtype``, wherever they are in an input."""
-    if isinstance(given, Mapping):
-        return {k: cast(v, dtype) for k, v in given.items()}
-    if isinstance(given, tuple | list):
-        return type(given)(cast(v, dtype) for v in given)
-    is_float = isinstance(given, Tensor) and given.is_floating_point()
-    return given.to(dtype) if is_float else given
+
+    def changed(value: Any) -> Any:
+        is_float = isinstance(value, Tensor) and value.is_floating_point()
+        return value.to(dtype) if is_float else value
+
+    return mapped(given, changed)
 
 
 class NetworkModel(Parts):
@@ -96,7 +96,7 @@ class NetworkModel(Parts):
         if torch.compiler.is_compiling() or hooked(self.modules()):
             return frozenset()
         if graph not in self._covered:
-            self._covered[graph] = extend(self, graph, widen=False)
+            self._covered[graph] = extend(self, graph, self.settings.unit, widen=False)
         return self._covered[graph]
 
     def joined(self, graph: NetworkGraph) -> frozenset[str]:
@@ -259,9 +259,10 @@ class NetworkModel(Parts):
 
     @property
     def pieces(self) -> list[Piece]:
-        """Every piece once, in the order in which calibration reached them."""
-        found = [m for m in self.modules() if isinstance(m, Piece)]
-        return sorted(found, key=lambda piece: piece.order)
+        """Every piece once, in the order in which the graphs run them."""
+        named = (n.args[0] for g in self.graphs for n in g.nodes if n.op == "piece")
+        found = dict.fromkeys(self.get_submodule(name) for name in dict.fromkeys(named))
+        return list(dict.fromkeys(m for m in (*found, *self.modules()) if isinstance(m, Piece)))
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Only while a saved network is put together; otherwise convert the original again."""

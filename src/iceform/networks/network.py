@@ -17,8 +17,7 @@ from iceform.certificates import Result
 from iceform.errors import BoundError, DtypeError, ProgramError
 from iceform.networks import files
 from iceform.networks.attestation import PieceRecorder
-from iceform.networks.bounds import extend
-from iceform.networks.error_walk import ErrorWalk
+from iceform.networks.bounds import BoundsWalk, extend
 from iceform.networks.frozen import FrozenLayers, NetworkSizes, identity_table
 from iceform.networks.model import NetworkModel, cast
 from iceform.networks.pieces import (
@@ -222,28 +221,16 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
         for piece in self.pieces:
             piece.freeze_range()
         for graph in self.model.graphs:
-            extend(self.model, graph)
+            extend(self.model, graph, self.settings.unit)
         self._size(tokens)
         self.model.settled = True
 
     def _bound(self, bound: float, tokens: int) -> None:
         self._size(tokens)
         for graph in self.model.graphs:
-            route = ErrorWalk(self.model, self.settings.unit, bound)
-            route.through(graph)
-            if not all(math.isfinite(p.range) for p in self.pieces):
-                raise ProgramError(
-                    f"ranges cannot be bounded through {', '.join(route.open)}; pass calibration= "
-                    "instead"
-                )
+            BoundsWalk(self.model, self.settings.unit, bound=bound).through(graph)
         self._size(tokens)
         self.model.settled = True
-        for order, piece in enumerate(self._in_order()):
-            piece.order = order
-
-    def _in_order(self) -> list[Piece]:
-        named = (n.args[0] for g in self.model.graphs for n in g.nodes if n.op == "piece")
-        return [self.model.get_submodule(name) for name in dict.fromkeys(named)]  # type: ignore[misc]
 
     def _compare(self, inputs: list[Any], *, bounded: bool) -> None:
         """The graph against the original, and every piece that runs against its certificate."""
@@ -293,7 +280,7 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
 
     @property
     def pieces(self) -> list[Piece]:
-        """Every piece once, in the order in which calibration reached them."""
+        """Every piece once, in the order in which the graphs run them."""
         return self.model.pieces
 
     @contextmanager

@@ -18,7 +18,8 @@ from typing import Any
 PUT_IN = {"masked_fill": (2,), "constant_pad_nd": (2,), "pad": (3,), "where": (1, 2)}
 
 _MOVES = frozenset((
-    "alias", "arange", "as_strided", "atleast_1d", "atleast_2d", "broadcast_to", "cat",
+    "alias", "arange", "as_strided", "atleast_1d", "atleast_2d", "block_diag", "broadcast_to",
+    "cat",
     "chunk", "clone", "concat", "concatenate", "constant_pad_nd", "contiguous", "copy",
     "detach", "detach_", "diagonal", "expand", "expand_as", "eye",
     "fill", "flatten", "flip", "full", "full_like", "gather", "getitem", "index",
@@ -33,6 +34,12 @@ _MOVES = frozenset((
     "mT", "type_as", "dropout", "hstack", "vstack", "reshape_as", "im2col", "pixel_shuffle",
     "pixel_unshuffle", "channel_shuffle", "upsample_nearest1d", "upsample_nearest2d",
 ))  # fmt: skip
+# Moves that keep every number once, and that cut rows.
+KEEPS_ALL = frozenset((
+    "reshape", "transpose", "permute", "unsqueeze", "squeeze", "flatten", "t", "unflatten",
+    "expand", "swapaxes", "movedim", "clone",
+))  # fmt: skip
+CUTS = frozenset(("split", "split_with_sizes", "chunk"))
 _NATIVES = frozenset((
     "add", "sub", "rsub", "mul", "div", "neg", "sum", "mean", "square", "pow", "sqrt",
     "rsqrt", "reciprocal", "layer_norm", "matmul", "mm", "bmm", "addmm", "linear",

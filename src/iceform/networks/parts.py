@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from iceform.errors import ProgramError
-from iceform.networks.pieces import Norm, Piece, PieceSettings, ProductPiece
+from iceform.networks.pieces import Piece, PieceSettings
 
 _CONSTANTS = "constants"
+P = TypeVar("P", bound=Piece)
 
 
 class Parts(nn.Module):
@@ -30,6 +32,15 @@ class Parts(nn.Module):
                 at.add_module(step, Parts())
             at = at.get_submodule(step)
         at.add_module(last, piece)
+
+
+@dataclass(frozen=True, eq=False)
+class Const:
+    """A tensor that no input changes."""
+
+    tensor: Tensor
+    name: str = ""  # of the parameter, where it is one
+    folded: bool = False
 
 
 class Maker:
@@ -52,25 +63,25 @@ class Maker:
         self.left: dict[str, str] = {}
         self.frozen = False  # once set, no new piece may be made
 
-    def piece(self, name: str, kind: type[Piece], same: Any, make: Any) -> Piece:
-        """The piece of that name, made unless there is one that is the same."""
-        name = self._free(name or self.title)
-        tries = [name, f"{name}.{kind.kind}", *(f"{name}.{kind.kind}{i}" for i in range(2, 100))]
+    def piece(self, name: str, made: P) -> P:
+        """The piece of that name: the one there is, if it is the same, or this one."""
+        name, kind = self._free(name or self.title), made.kind
+        tries = [name, f"{name}.{kind}", *(f"{name}.{kind}{i}" for i in range(2, 100))]
         for path in tries:
             try:
                 there: nn.Module | None = self.parts.get_submodule(path)
             except AttributeError:
                 there = None
-            if isinstance(there, kind) and same(there):
-                return there
             if there is None:
                 if self.frozen:
                     raise ProgramError(
                         f"calibration never reached {path}; calibrate with inputs of this kind"
                     )
-                made: Piece = make(path)
+                made.name = path
                 self.parts.place(path, made)
                 return made
+            if isinstance(there, type(made)) and made.is_like(there):
+                return there
         raise ProgramError(f"{name}: too many maps of one name")
 
     def _free(self, path: str) -> str:
@@ -84,22 +95,6 @@ class Maker:
             steps.append(step)
             at = None if at is None else at._modules.get(step)
         return ".".join(steps)
-
-    def norm(self, name: str, made: Norm) -> Piece:
-        """The norm of that name, or the one there is."""
-
-        def same(there: Norm) -> bool:
-            return (there.floor, there.centred) == (made.floor, made.centred) and all(
-                a.shape == b.shape and torch.equal(a, b.to(a))
-                for a, b in ((there.weight, made.weight), (there.bias, made.bias))
-            )
-
-        return self.piece(name, Norm, same, made.named)
-
-    def product(self, name: str, inner: int | None) -> Piece:
-        """A product of two tensors, or of matrices with so many terms an entry."""
-        return self.piece(name, ProductPiece, lambda there: there.inner == inner,
-                          lambda path: ProductPiece(path, self.settings, inner=inner))  # fmt: skip
 
     def constant(self, tensor: Tensor, *, wide: bool = False) -> str:
         """The path of a tensor that natives read; one that was computed is kept in float64."""

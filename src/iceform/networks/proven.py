@@ -17,7 +17,7 @@ from iceform.arithmetic import at_most
 from iceform.arithmetic.units import NOISE, OUTWARD, UNIT
 from iceform.certificates import Certificate, DerivationStep, Enclosure, weakest
 from iceform.errors import IntegrityError
-from iceform.networks.error_walk import ErrorWalk
+from iceform.networks.bounds import BoundsWalk
 from iceform.networks.pieces import Activation, AttentionPiece
 from iceform.networks.source_run import OpenStepError, SourceRun
 from iceform.networks.structure import floats_of
@@ -75,8 +75,8 @@ def over_ranges(network: InContext) -> RangeCertificate:
     """What is proven of every input in range, by what every piece can make of errors before it."""
     worst, errors, opened = 0.0, dict[str, float](), list[str]()
     for graph in network.model.graphs:
-        route = ErrorWalk(network.model, network.settings.unit)
-        found = route.through(graph).error
+        route = BoundsWalk(network.model, network.settings.unit, errors=True)
+        found = route.through(graph)
         worst = max(worst, math.inf if math.isnan(found) else found)
         errors |= {k: max(v, errors.get(k, 0.0)) for k, v in route.errors.items()}
         opened += route.open

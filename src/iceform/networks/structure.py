@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -41,6 +41,24 @@ def flatten(value: Any, tensors: list[Tensor], what: str = "the output") -> Any:
         f"{what} holds a {type(value).__name__}, which is no tensor, number, tuple, list or "
         "dictionary; leave it out (use_cache=False for transformers)"
     )
+
+
+def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Tuples, lists and mappings with every other value in them changed."""
+    if isinstance(value, tuple | list):
+        return type(value)([mapped(v, change) for v in value])
+    if isinstance(value, Mapping):
+        return {k: mapped(v, change) for k, v in value.items()}
+    return change(value)
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """The values in tuples, lists and mappings."""
+    if isinstance(value, tuple | list | Mapping):
+        for v in value.values() if isinstance(value, Mapping) else value:
+            yield from leaves(v)
+    else:
+        yield value
 
 
 def _check_tensor(name: str, tensor: Tensor) -> None:

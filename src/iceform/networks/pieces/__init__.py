@@ -7,8 +7,13 @@ map, L e behind an L-Lipschitz activation, :math:`\sqrt d \max|\gamma|\, e / (s 
 LayerNorm whose denominator is at least s.
 """
 
-from iceform.networks.pieces.base import Bounds, ErrorSpan, Piece, PieceSettings
-from iceform.networks.pieces.elementwise import Activation, Gate, TabulatedActivation, Tails
+from iceform.networks.pieces.base import Bounds, Piece, PieceSettings
+from iceform.networks.pieces.elementwise import (
+    Activation,
+    Gate,
+    TabulatedActivation,
+    make_activation,
+)
 from iceform.networks.pieces.embedding import EmbeddingMap
 from iceform.networks.pieces.heads import AttentionPiece
 from iceform.networks.pieces.linear import LinearMap
@@ -20,7 +25,6 @@ __all__ = [
     "AttentionPiece",
     "Bounds",
     "EmbeddingMap",
-    "ErrorSpan",
     "Gate",
     "LinearMap",
     "Norm",
@@ -28,5 +32,5 @@ __all__ = [
     "PieceSettings",
     "ProductPiece",
     "TabulatedActivation",
-    "Tails",
+    "make_activation",
 ]

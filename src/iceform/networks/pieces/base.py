@@ -31,14 +31,23 @@ _LATER: ContextVar[list[tuple[Piece, Tensor]] | None] = ContextVar("to be judged
 _WIDENING = threading.RLock()  # not one a network: copies of one share their settings
 
 
-@dataclass(frozen=True)
-class ErrorSpan:
-    """What is known of a stream of numbers, whatever their arrangement.
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """What is known of a stream of numbers, for every input that the pieces allow.
 
     Attributes
     ----------
     entry
-        Bound of the exact entries.
+        Bound of the emulated entries.
+    length
+        Bound of their 2-norm along the last axis.
+    ball
+        (weight, bias) of rows weight u + bias with |u| <= ``radius``, as norms give them; of a
+        fixed row, with radius 0.
+    radius
+        Of the ball.
+    off
+        What entries of these rows may be off by.
     error
         Bound of |emulated - exact|, entry by entry.
     spread
@@ -47,49 +56,22 @@ class ErrorSpan:
         Length of the last axis; None where it varies.
     """
 
-    entry: float
-    error: float = 0.0
-    spread: float = math.inf
-    width: int | None = None
-
-    def along(self, width: int) -> float:
-        """The 2-norm of the error of a row of ``width`` entries."""
-        return min(self.spread, math.sqrt(width) * self.error)
-
-    @property
-    def reach(self) -> float:
-        """Bound of the emulated entries."""
-        return self.entry + self.error
-
-
-@dataclass(frozen=True, eq=False)
-class Bounds:
-    """How far the emulated numbers of a stream can reach, whatever the input.
-
-    Attributes
-    ----------
-    entry
-        Bound of the entries.
-    length
-        Bound of the 2-norm along the last axis.
-    ball
-        (weight, bias) of rows weight u + bias with |u| <= ``radius``, as norms give them; of a
-        fixed row, with radius 0.
-    radius
-        Of the ball.
-    off
-        What entries of these rows may be off by.
-    """
-
     entry: float = math.inf
     length: float = math.inf
     ball: tuple[Tensor, Tensor] | None = None
     radius: float = math.inf
     off: float = 0.0
+    error: float = 0.0
+    spread: float = math.inf
+    width: int | None = None
 
     def along(self, width: int) -> float:
         """The 2-norm of a row of ``width`` entries."""
         return min(self.length, math.sqrt(width) * self.entry)
+
+    def apart(self, width: int) -> float:
+        """The 2-norm of the error of a row of ``width`` entries."""
+        return min(self.spread, math.sqrt(width) * self.error)
 
 
 @dataclass
@@ -104,7 +86,6 @@ class PieceSettings:
     insists: bool = False  # on the backend: other weights than those built are refused
     mode: str = "run"  # or "exact", "calibrate", "measure"
     frozen: FrozenLayers | None = None
-    ticks: int = 0  # pieces reached by calibration so far
     loading: bool = False  # only while a saved network is put together
 
     @property
@@ -141,13 +122,13 @@ class Piece(nn.Module, ABC):
     made_with: ClassVar[tuple[str, ...]] = ()  # arguments that files hold, tensors apart
     fixed: ClassVar[dict[str, Any]] = {}  # what freeze_range fixes, and its types
     how: ClassVar[str] = ""
+    ranged: ClassVar[int] = 1  # how many of the inputs must be bounded for the range to be
     emulated: ClassVar[bool] = True
 
     def __init__(self, name: str, settings: PieceSettings) -> None:
         super().__init__()
         self.name, self.settings = name, settings
         self.measured = 0.0
-        self.order = math.inf
         # Where tools for interpretability read and patch what comes out.
         self.hook_out = nn.Identity()
         self.widened = 0
@@ -209,18 +190,18 @@ class Piece(nn.Module, ABC):
     def freeze_range(self) -> None:
         """Fix the range and the tables, after calibration."""
 
-    def set_range_from(self, *spans: ErrorSpan) -> None:
+    def set_range_from(self, *given: Bounds) -> None:
         """Fix the range and the tables from bounds of the inputs instead."""
 
-    def propagate_error(self, *spans: ErrorSpan) -> ErrorSpan:
-        """Range and error behind the piece, on every input that it allows."""
-        return ErrorSpan(math.inf, math.inf)
-
-    def bounds(self, *reaches: Bounds, widen: bool = True) -> Bounds:
+    def bounds(self, *given: Bounds, widen: bool = True) -> Bounds:
         """How far the output reaches; ``widen`` accepts all that can come, where it is bounded."""
         return Bounds()
 
-    def covers(self, *reaches: Bounds) -> bool:
+    def propagate_error(self, *given: Bounds) -> tuple[float, float]:
+        """The error of an entry behind the piece, and the 2-norm of a row's, for allowed inputs."""
+        return math.inf, math.inf
+
+    def covers(self, *given: Bounds) -> bool:
         """Whether lengths of what comes in need no measuring: all that can come is in range."""
         return False
 
@@ -269,6 +250,15 @@ class Piece(nn.Module, ABC):
         taken |= {key: tensors[f"{name}.{key}"] for key in ("weight", "bias") if key in hints}
         return construct(name=name, settings=settings, **taken)
 
+    def is_like(self, other: object) -> bool:
+        """Whether the other is the same map, under whatever name."""
+        if not isinstance(other, Piece) or self.config() != other.config():
+            return False
+        pairs = [(getattr(self, k, None), getattr(other, k, None)) for k in ("weight", "bias")]
+        return type(self) is type(other) and all(
+            a is b or (a.shape == b.shape and torch.equal(a, b.to(a))) for a, b in pairs
+        )
+
     def ranges(self) -> dict[str, Any]:
         """What :meth:`freeze_range` fixed, JSON only."""
         return {name: encode(getattr(self, name)) for name in self.fixed}
@@ -304,8 +294,6 @@ class Piece(nn.Module, ABC):
                         "finite numbers"
                     )
                 self.record(inputs, output)
-                self.order = min(self.order, self.settings.ticks)
-                self.settings.ticks += 1
             return self._out(output)
         with self._guard():
             if torch.compiler.is_exporting():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -15,12 +15,12 @@ from torch import Tensor
 from iceform.arithmetic import at_most, exactly
 from iceform.certificates.witness import ReplayedEntry
 from iceform.codec import decode, encode
-from iceform.errors import BoundError, PrecisionError
+from iceform.errors import BoundError, PrecisionError, ProgramError
 from iceform.expressions import ScalarFunction
+from iceform.networks.activations import ACTIVATIONS, KnownActivation
 from iceform.networks.pieces.base import (
     SMALLEST_SHARE,
     Bounds,
-    ErrorSpan,
     Piece,
     PieceSettings,
 )
@@ -53,50 +53,29 @@ def _fitted(f: ScalarFunction, high: float, eps: float) -> Interpolant:
     return Interpolant.fit(f, -high, high, None)
 
 
-@dataclass(frozen=True)
-class Tails:
-    r"""f beyond a table: :math:`f(z) = f(\mathrm{clip}(z, \pm R)) + s\,\mathrm{relu}(z - R)`.
-
-    Attributes
-    ----------
-    reach
-        R.
-    slope
-        s, 0 or 1.
-    error
-        Bound of the difference.
-    """
-
-    reach: float
-    slope: float
-    error: float
-
-
 class Activation(Piece):
     """An elementwise map; what tables and gates share."""
 
     kind = "activation"
     fixed: ClassVar[dict[str, Any]] = {"high": float}
 
-    def __init__(self, name: str, settings: PieceSettings, function: ScalarFunction, slope: float):
+    def __init__(self, name: str, settings: PieceSettings, known: KnownActivation) -> None:
         super().__init__(name, settings)
-        self.function, self.slope = function, slope
-        self.largest = 0.0
-        self.high = 1.0
-        self.size, self.gain = math.inf, math.inf  # sup |f| and sup |f(z)| / |z|
+        self.known, self.function, self.tails = known, known.function, known.tails
+        self.largest, self.high = 0.0, 1.0
 
     @property
     def everywhere(self) -> bool:
         """Whether it is as good on any range."""
         return False
 
-    def bounds(self, *reaches: Bounds, widen: bool = True) -> Bounds:
-        if widen and self.everywhere and math.isfinite(reaches[0].entry):
-            self.high = max(self.high, reaches[0].entry)
+    def bounds(self, *given: Bounds, widen: bool = True) -> Bounds:
+        if widen and self.everywhere and math.isfinite(given[0].entry):
+            self.high = max(self.high, given[0].entry)
         at_zero = abs(float(self.function(torch.zeros(1, dtype=torch.float64))))
-        own, seen = self.certified, min(self.high, reaches[0].entry)
-        entry = min(self.slope * seen + at_zero, self.size, self.gain * seen) + own
-        return Bounds(entry)
+        known, seen = self.known, min(self.high, given[0].entry)
+        entry = min(known.slope * seen + at_zero, known.size, known.gain * seen) + self.certified
+        return Bounds(entry, width=given[0].width)
 
     def exact(self, *inputs: Tensor) -> Tensor:
         (z,) = inputs
@@ -108,8 +87,8 @@ class Activation(Piece):
     def freeze_range(self) -> None:
         self._set(_rounded_up(max(self.settings.headroom * self.largest, SMALLEST_SHARE)))
 
-    def set_range_from(self, *spans: ErrorSpan) -> None:
-        self._set(_rounded_up(max(spans[0].reach, SMALLEST_SHARE)))
+    def set_range_from(self, *given: Bounds) -> None:
+        self._set(_rounded_up(max(given[0].entry, SMALLEST_SHARE)))
 
     def _set(self, high: float) -> None:
         self.high = high
@@ -146,14 +125,10 @@ class Activation(Piece):
     def limit(self) -> float:
         return self.high
 
-    def propagate_error(self, *spans: ErrorSpan) -> ErrorSpan:
-        at_zero = abs(float(self.function(torch.zeros(1, dtype=torch.float64))))
-        own, width = self.certified, spans[0].width
-        spread = (
-            math.inf if width is None else self.slope * spans[0].spread + math.sqrt(width) * own
-        )
-        entry = self.slope * self.high + at_zero
-        return ErrorSpan(entry, self.slope * spans[0].error + own, spread, width)
+    def propagate_error(self, *given: Bounds) -> tuple[float, float]:
+        own, width, slope = self.certified, given[0].width, self.known.slope
+        along = math.inf if width is None else math.sqrt(width) * own
+        return slope * given[0].error + own, slope * given[0].spread + along
 
     def config(self) -> dict[str, Any]:
         return {"function": self.function.name}
@@ -167,13 +142,6 @@ class TabulatedActivation(Activation):
     """A smooth activation: values of a fitted table in the prompt, read by the attending layer."""
 
     how = "look-up, values in the prompt"
-
-    def __init__(
-        self, name: str, settings: PieceSettings, function: ScalarFunction, slope: float,
-        *, tails: Tails | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(name, settings, function, slope)
-        self.tails = tails
 
     @property
     def everywhere(self) -> bool:
@@ -238,7 +206,7 @@ class TabulatedActivation(Activation):
 
     @property
     def _gate(self) -> Gate:
-        made = Gate(self.name, self.settings, self.function, 1.0, sharpness=2.0**60, error=2.0**-60)
+        made = Gate(self.name, self.settings, ACTIVATIONS["relu"])
         made.high = 2 * self.high + 1
         return made
 
@@ -309,31 +277,15 @@ class Gate(Activation):
     Keys b z and 0, values z and 0, so the output is :math:`z e^{bz} / (e^{bz} + 1)`. With b = 1
     that is SiLU itself. As b grows it tends to ReLU, off by at most W(1/e)/b < 0.2785/b (W is
     Lambert's function): a head at low temperature has no trouble with a kink.
-
-    Parameters
-    ----------
-    name, settings, function, slope
-        As for every activation.
-    sharpness
-        b, a power of two.
-    error
-        Bound of |z sigma(b z) - f(z)|.
     """
 
     how = "chosen between z and 0 by a head"
 
-    def __init__(
-        self,
-        name: str,
-        settings: PieceSettings,
-        function: ScalarFunction,
-        slope: float,
-        *,
-        sharpness: float,
-        error: float,
-    ) -> None:
-        super().__init__(name, settings, function, slope)
-        self.sharpness, self.error = sharpness, error
+    @property
+    def sharpness(self) -> float:
+        """b, a power of two."""
+        assert self.known.sharpness is not None
+        return self.known.sharpness
 
     def run(self, *inputs: Tensor, covered: bool = False) -> tuple[Tensor, Tensor | None]:
         (z,) = inputs
@@ -364,7 +316,7 @@ class Gate(Activation):
     def certified(self) -> float:
         # The weight of z is known to 8 u relative (two exponentials, a sum, a quotient, and the
         # maximum subtracted from a logit t, which matters only while t e^{-t} does), then z p.
-        return self.error + 12 * self.settings.unit * self.high
+        return self.known.error + 12 * self.settings.unit * self.high
 
     @property
     def everywhere(self) -> bool:
@@ -373,3 +325,11 @@ class Gate(Activation):
     @property
     def tokens(self) -> int:
         return 2
+
+
+def make_activation(name: str, place: str, settings: PieceSettings) -> Activation:
+    """The piece that computes the named activation."""
+    if name not in ACTIVATIONS:
+        raise ProgramError(f"no activation {name!r}; there are {', '.join(ACTIVATIONS)}")
+    known = ACTIVATIONS[name]
+    return (TabulatedActivation if known.sharpness is None else Gate)(place, settings, known)

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from iceform.arithmetic.units import OUTWARD_MANY
 from iceform.certificates.witness import ReplayedEntry
-from iceform.networks.pieces.base import Bounds, ErrorSpan, Piece, PieceSettings
+from iceform.networks.pieces.base import Bounds, Piece, PieceSettings
 from iceform.networks.pieces.linear import powers_of_two
 from iceform.run import primitives, rounding_of
 
@@ -25,6 +26,7 @@ class EmbeddingMap(Piece):
 
     kind = "embedding"
     how = "look-up, the id's row in the prompt"
+    ranged = 0
 
     weight: Tensor
     exponents: Tensor
@@ -77,16 +79,14 @@ class EmbeddingMap(Piece):
     def tokens(self) -> int:
         return self.settings.layers.table.tokens
 
-    def propagate_error(self, *spans: ErrorSpan) -> ErrorSpan:
-        spread = float(self.errors().norm())
-        return ErrorSpan(
-            float(self.weight.abs().max()), self.certified, spread, self.weight.shape[1]
-        )
-
-    def bounds(self, *reaches: Bounds, widen: bool = True) -> Bounds:
+    def bounds(self, *given: Bounds, widen: bool = True) -> Bounds:
         weight, own = self.weight.double(), self.errors()
-        length = float(weight.norm(dim=-1).max()) + float(own.norm())
-        return Bounds(float(weight.abs().max()) + float(own.max()), length * (1 + 2**-30))
+        length = (float(weight.norm(dim=-1).max()) + float(own.norm())) * OUTWARD_MANY
+        entry = float(weight.abs().max()) + float(own.max())
+        return Bounds(entry, length, width=weight.shape[1])
+
+    def propagate_error(self, *given: Bounds) -> tuple[float, float]:
+        return self.certified, float(self.errors().norm())
 
     def restore(self, ranges: Mapping[str, Any]) -> None:
         super().restore(ranges)

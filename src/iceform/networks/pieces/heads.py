@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from iceform.arithmetic.units import OUTWARD_MOST
 from iceform.certificates.witness import ReplayedEntry
 from iceform.errors import BoundError
-from iceform.networks.pieces.base import Bounds, ErrorSpan, Piece, PieceSettings
+from iceform.networks.pieces.base import Bounds, Piece, PieceSettings
 from iceform.run import primitives
 
 
@@ -25,6 +27,7 @@ class AttentionPiece(Piece):
     made_with = ("head_dim", "value_dim", "scale", "causal")
     fixed: ClassVar[dict[str, Any]] = {"norms": dict[str, float], "length": int, "bias": float}
     how = "attended, Q, K, V looked up"
+    ranged = 3
 
     def __init__(
         self,
@@ -95,37 +98,34 @@ class AttentionPiece(Piece):
     def freeze_range(self) -> None:
         self.norms = {key: self.settings.headroom * n for key, n in self.norms.items()}
 
-    def set_range_from(self, *spans: ErrorSpan) -> None:
-        sizes = (self.head_dim, self.head_dim, self.value_dim)
-        factors = (abs(self.scale), 1.0, 1.0)
-        self.norms = {
-            key: math.sqrt(size) * span.reach * factor * (1 + 2**-20)
-            for key, span, size, factor in zip("qkv", spans[:3], sizes, factors, strict=True)
-        }
-        mask = spans[3].entry if len(spans) > 3 else 0.0
-        self.bias = mask if math.isfinite(mask) else 0.0
+    def set_range_from(self, *given: Bounds) -> None:
+        self._widen(given)
         self.length = self.settings.layers.sizes.tokens
 
-    def bounds(self, *reaches: Bounds, widen: bool = True) -> Bounds:
+    def bounds(self, *given: Bounds, widen: bool = True) -> Bounds:
         """Outputs are means of values, with weights that sum to 1 but for rounding."""
-        for key, longest in self._longest(reaches).items():
-            if widen and math.isfinite(longest):
-                self.norms[key] = max(self.norms[key], longest)
-        if widen and len(reaches) > 3 and math.isfinite(reaches[3].entry):
-            self.bias = max(self.bias, reaches[3].entry)
+        if widen:
+            self._widen(given)
         slack = 1 + self._rounding()[1] + self.settings.layers.leak
         v = self.norms["v"] * slack
-        return Bounds(min(v, reaches[2].entry * slack), v)
+        return Bounds(min(v, given[2].entry * slack), v, width=self.value_dim)
 
-    def _longest(self, reaches: tuple[Bounds, ...]) -> dict[str, float]:
-        """Bounds of the 2-norms of scaled queries, keys and values."""
+    def _widen(self, given: tuple[Bounds, ...]) -> None:
+        """Accept all that can come, where it is bounded."""
+        for key, longest in self._scaled(b.along for b in given).items():
+            self.norms[key] = max(self.norms[key], longest if math.isfinite(longest) else 0.0)
+        mask = given[3].entry if len(given) > 3 else 0.0
+        self.bias = max(self.bias, mask if math.isfinite(mask) else 0.0)
+
+    def _scaled(self, along: Iterable[Callable[[int], float]]) -> dict[str, float]:
+        """2-norms of queries, keys and values, those of queries with the scale."""
         sizes = (self.head_dim, self.head_dim, self.value_dim)
         factors = (abs(self.scale), 1.0, 1.0)
-        given = zip("qkv", reaches[:3], sizes, factors, strict=True)
-        return {key: r.along(size) * factor * (1 + 2**-20) for key, r, size, factor in given}
+        given = zip("qkv", along, sizes, factors, strict=False)
+        return {key: of(size) * factor * OUTWARD_MOST for key, of, size, factor in given}
 
-    def covers(self, *reaches: Bounds) -> bool:
-        longest = self._longest(reaches)
+    def covers(self, *given: Bounds) -> bool:
+        longest = self._scaled(b.along for b in given)
         return all(longest[key] <= self.norms[key] for key in "qkv")
 
     def check_range(self, numbers: list[float], *inputs: Tensor) -> bool:
@@ -219,14 +219,8 @@ class AttentionPiece(Piece):
     def certified(self) -> float:
         return self.carried(dict.fromkeys("qkv", 0.0))
 
-    def propagate_error(self, *spans: ErrorSpan) -> ErrorSpan:
-        sizes = (self.head_dim, self.head_dim, self.value_dim)
-        factors = (abs(self.scale), 1.0, 1.0)
-        errors = {
-            key: span.along(size) * factor
-            for key, span, size, factor in zip("qkv", spans[:3], sizes, factors, strict=True)
-        }
-        if len(spans) > 3 and spans[3].error:
-            return ErrorSpan(self.norms["v"], math.inf)
-        error = self.carried(errors)
-        return ErrorSpan(self.norms["v"], error, error, self.value_dim)
+    def propagate_error(self, *given: Bounds) -> tuple[float, float]:
+        if len(given) > 3 and given[3].error:
+            return math.inf, math.inf
+        error = self.carried(self._scaled(b.apart for b in given))
+        return error, error

@@ -19,7 +19,6 @@ from iceform.networks.frozen import SLACK
 from iceform.networks.pieces.base import (
     SMALLEST_SHARE,
     Bounds,
-    ErrorSpan,
     Piece,
     PieceSettings,
 )
@@ -127,9 +126,9 @@ class LinearMap(Piece):
     def freeze_range(self) -> None:
         self._set(self.settings.headroom * self.largest, self.settings.headroom * self.norm)
 
-    def set_range_from(self, *spans: ErrorSpan) -> None:
-        rows = self.weight.double().abs().sum(-1) * spans[0].reach + self.bias.double().abs()
-        self._set(rows * _ROUNDED, math.sqrt(self.in_features) * spans[0].reach * _ROUNDED)
+    def set_range_from(self, *given: Bounds) -> None:
+        rows, norm = self._rows(*given)
+        self._set(rows * _ROUNDED, norm)
 
     def _set(self, ranges: Tensor, norm: float) -> None:
         self.norm = norm
@@ -137,19 +136,20 @@ class LinearMap(Piece):
         self.widest = self.exponents.double().cpu()
         self._encode()
 
-    def bounds(self, *reaches: Bounds, widen: bool = True) -> Bounds:
+    def bounds(self, *given: Bounds, widen: bool = True) -> Bounds:
         """As :meth:`_rows` has it, or as far as the look-ups go."""
-        rows, norm = self._rows(*reaches)
+        rows, norm = self._rows(*given)
         if widen and bool(rows.isfinite().all()) and math.isfinite(norm):
             wider = torch.log2((rows * _ROUNDED).clamp(min=SAFE_MINIMUM)).ceil()
             self.widest = torch.maximum(self.widest, wider)
             self.norm = max(self.norm, norm)
             self._encode()
         rows = torch.minimum(rows, torch.exp2(self.widest)) + self.errors().cpu()
-        return Bounds(float(rows.max()), float(rows.norm()) * _ROUNDED)
+        length = float(rows.norm()) * _ROUNDED
+        return Bounds(float(rows.max()), length, width=self.out_features)
 
-    def covers(self, *reaches: Bounds) -> bool:
-        return self._rows(*reaches)[1] <= self.norm
+    def covers(self, *given: Bounds) -> bool:
+        return self._rows(*given)[1] <= self.norm
 
     def _rows(self, r: Bounds) -> tuple[Tensor, float]:
         """Rows by Cauchy-Schwarz on the ball that a norm leaves, or on lengths and entries.
@@ -289,13 +289,12 @@ class LinearMap(Piece):
     def limit(self) -> float:
         return self.norm
 
-    def propagate_error(self, *spans: ErrorSpan) -> ErrorSpan:
-        """Entries are bounded by the range, errors grow by a row's norm or the matrix's."""
-        weight, row = self.weight.double(), spans[0].along(self.in_features)
-        sums = float(weight.abs().sum(-1).max()) * spans[0].error
+    def propagate_error(self, *given: Bounds) -> tuple[float, float]:
+        """Errors grow by a row's sum or norm, a token's by the matrix's norm."""
+        weight, row = self.weight.double(), given[0].apart(self.in_features)
+        sums = float(weight.abs().sum(-1).max()) * given[0].error
         grown = min(sums, float(weight.norm(dim=-1).max()) * row) * _ROUNDED
-        spread = self._spectral * row + float(self.errors().norm())
-        return ErrorSpan(self.range, grown + self.certified, spread, self.out_features)
+        return grown + self.certified, self._spectral * row + float(self.errors().norm())
 
     @cached_property
     def _spectral(self) -> float:

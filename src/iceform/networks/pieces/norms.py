@@ -23,12 +23,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from iceform.arithmetic.units import OUTWARD_MANY
+from iceform.arithmetic.units import OUTWARD_MANY, OUTWARD_MOST
 from iceform.certificates.witness import ReplayedEntry
 from iceform.errors import BoundError
 from iceform.expressions import ScalarFunction
 from iceform.networks.frozen import SLACK
-from iceform.networks.pieces.base import Bounds, ErrorSpan, Piece, PieceSettings
+from iceform.networks.pieces.base import Bounds, Piece, PieceSettings
 from iceform.networks.pieces.linear import with_one
 from iceform.networks.pieces.products import read_error, read_line, scale_at
 from iceform.run import primitives, rounding_of
@@ -97,11 +97,6 @@ class Norm(Piece):
         self.plain = bool((self.weight == 1).all() and (self.bias == 0).all())
         self.least, self.norm = math.inf, 0.0
         self.table = _root_table(settings.dtype)
-
-    def named(self, name: str) -> Norm:
-        """The same under another name."""
-        self.name = name
-        return self
 
     def exact(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
@@ -261,8 +256,8 @@ class Norm(Piece):
     def freeze_range(self) -> None:
         self._set(self.least / self.settings.headroom, self.norm * self.settings.headroom)
 
-    def set_range_from(self, *spans: ErrorSpan) -> None:
-        self._set(math.sqrt(self.floor), math.sqrt(self.width) * spans[0].reach * (1 + 2**-20))
+    def set_range_from(self, *given: Bounds) -> None:
+        self._set(math.sqrt(self.floor), given[0].along(self.width) * OUTWARD_MOST)
 
     def _set(self, least: float, norm: float) -> None:
         self.least, self.norm = max(least, math.sqrt(self.floor)), norm
@@ -293,7 +288,7 @@ class Norm(Piece):
         largest = float(self._sizes.max())
         return 0.0 if self.plain else 2 * largest * read_error(self.settings, 2)
 
-    def bounds(self, *reaches: Bounds, widen: bool = True) -> Bounds:
+    def bounds(self, *given: Bounds, widen: bool = True) -> Bounds:
         r"""Entries :math:`|y_i| \le \sqrt d\,|\gamma_i| + |\beta_i|`, whatever comes in."""
         rows, off = self._sizes + self._last, self._last
         # Each entry of h is read with an error of its own: sqrt d of them along a token.
@@ -303,7 +298,8 @@ class Norm(Piece):
         length = radius * float(weight.abs().max()) + float(bias.norm())
         length += math.sqrt(self.width) * off
         length = min(length, float(rows.norm())) * OUTWARD_MANY
-        return Bounds(float(rows.max()), length, (weight, bias), radius, off)
+        ball = (weight, bias)
+        return Bounds(float(rows.max()), length, ball, radius, off, width=self.width)
 
     @property
     def range(self) -> float:
@@ -340,15 +336,14 @@ class Norm(Piece):
     def limit(self) -> float:
         return self.norm
 
-    def propagate_error(self, *spans: ErrorSpan) -> ErrorSpan:
+    def propagate_error(self, *given: Bounds) -> tuple[float, float]:
         """Never more than twice what it can give."""
         gain, root = float(self.weight.abs().max()), math.sqrt(self.width)
-        error = spans[0].along(self.width)
+        error = given[0].apart(self.width)
         least = self.least * _NEAR - error / root
         grown = gain * error / least if least > 0 else math.inf
-        entry = gain * root + float(self.bias.abs().max())
         error = min(grown, 2 * gain * root)
-        return ErrorSpan(entry, error + self.certified, error + root * self.certified, self.width)
+        return error + self.certified, error + root * self.certified
 
     @classmethod
     def made(

@@ -19,7 +19,7 @@ from iceform.arithmetic.units import OUTWARD_SINGLE
 from iceform.certificates.witness import ReplayedEntry
 from iceform.errors import BoundError
 from iceform.networks.frozen import SLACK
-from iceform.networks.pieces.base import Bounds, ErrorSpan, Piece, PieceSettings
+from iceform.networks.pieces.base import Bounds, Piece, PieceSettings
 from iceform.run import primitives, rounding_of
 
 
@@ -67,6 +67,7 @@ class ProductPiece(Piece):
     made_with = ("inner",)
     fixed: ClassVar[dict[str, Any]] = {"largest": float}
     how = "look-up, one factor as weights in the prompt"
+    ranged = 2
 
     def __init__(self, name: str, settings: PieceSettings, *, inner: int | None = None) -> None:
         super().__init__(name, settings)
@@ -104,8 +105,8 @@ class ProductPiece(Piece):
         self.largest = max(self.largest, seen)
         return False
 
-    def set_range_from(self, *spans: ErrorSpan) -> None:
-        self.largest = self._terms * spans[0].reach * spans[1].reach * OUTWARD_SINGLE
+    def set_range_from(self, *given: Bounds) -> None:
+        self.largest = self._terms * given[0].entry * given[1].entry * OUTWARD_SINGLE
 
     def run(self, *inputs: Tensor, covered: bool = False) -> tuple[Tensor, Tensor | None]:
         z, settings = self.exact(*inputs), self.settings
@@ -149,22 +150,21 @@ class ProductPiece(Piece):
     def tokens(self) -> int:
         return self.settings.layers.table.tokens
 
-    def propagate_error(self, *spans: ErrorSpan) -> ErrorSpan:
-        a, b = spans
-        n = self._terms
-        error = _times(a.entry, b.error) + _times(b.entry, a.error) + _times(a.error, b.error)
-        own = 2 * _times(a.reach, b.reach) * read_error(self.settings, n)
-        width = None if self.inner is not None else a.width or b.width
-        return ErrorSpan(n * _times(a.entry, b.entry), n * (error + own), width=width)
+    def propagate_error(self, *given: Bounds) -> tuple[float, float]:
+        a, b = given
+        error = product_error(a, b)
+        own = 2 * times(a.entry, b.entry) * read_error(self.settings, self._terms)
+        return self._terms * (error + own), math.inf
 
-    def bounds(self, *reaches: Bounds, widen: bool = True) -> Bounds:
-        a, b = reaches
+    def bounds(self, *given: Bounds, widen: bool = True) -> Bounds:
+        a, b = given
         own = 2 * read_error(self.settings, self._terms)
         slack = (1 + own) * OUTWARD_SINGLE
-        entry = self._terms * _times(a.entry, b.entry) * slack
+        entry = self._terms * times(a.entry, b.entry) * slack
         if self.inner is not None:
             return Bounds(entry)
-        length = min(_times(a.length, b.entry), _times(a.entry, b.length)) * slack
+        width = a.width or b.width
+        length = min(times(a.length, b.entry), times(a.entry, b.length)) * slack
         for one, other in ((a, b), (b, a)):
             if one.ball is None or other.ball is None or other.radius != 0:
                 continue
@@ -173,12 +173,16 @@ class ProductPiece(Piece):
                 continue
             off = (one.off * other.entry + own * entry) * OUTWARD_SINGLE
             longest = length + math.sqrt(len(by)) * own * entry
-            return Bounds(
-                entry, longest, (weight * by * OUTWARD_SINGLE, bias * by), one.radius, off
-            )
-        return Bounds(entry)
+            ball = (weight * by * OUTWARD_SINGLE, bias * by)
+            return Bounds(entry, longest, ball, one.radius, off, width=width)
+        return Bounds(entry, width=width)
 
 
-def _times(a: float, b: float) -> float:
+def times(a: float, b: float) -> float:
     """0 times anything is 0."""
     return 0.0 if a == 0 or b == 0 else a * b
+
+
+def product_error(a: Bounds, b: Bounds) -> float:
+    """What a product of emulated factors is off by, the product's own error apart."""
+    return times(a.entry, b.error) + times(b.entry, a.error) + times(a.error, b.error)
