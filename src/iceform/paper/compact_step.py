@@ -50,7 +50,7 @@ from iceform.heads import (
     products,
 )
 from iceform.heads.lookups import HIDDEN
-from iceform.paper.base import Emulator, Plan
+from iceform.paper.base import Emulator, LayerSizes, Plan
 from iceform.paper.gradients import GradientStep
 from iceform.paper.residual import (
     SAME,
@@ -59,7 +59,6 @@ from iceform.paper.residual import (
     ResidualOptions,
     check_logits,
     room_for,
-    three_inputs,
 )
 from iceform.paper.selection import choose
 from iceform.run import Backend
@@ -222,7 +221,7 @@ class CompactStep(GradientStep):
 
     def _encode(self, *inputs: Tensor) -> Prompt:  # type: ignore[override]
         """All samples, twice, beside one table."""
-        x, y, w = three_inputs(inputs)
+        x, y, w = inputs
         at, n, room, it = self.features, self.domain.samples, self.layout.tokens, self.interpolant
         gain, keep = self._factors(self.rates)
         batch = common_batch(x.shape[:-2], y.shape[:-1], w.shape[:-1])
@@ -284,23 +283,14 @@ class CompactStep(GradientStep):
     def plan(self) -> Plan:
         """Two layers; three heads; tokens grow with n + P, attention with its square."""
         count, total, d = self._count, self.features.total, self.domain.dim
-        weights = 3 * (d + 3) * total + 2 * total**2 + count**2 + (4 + d) * total + count
-        size = torch.finfo(self.dtype).bits // 8
-        held = 2 * (2 * count**2 + count * (2 * total + 2 * (d + 3)))
-        flops = 2 * count**2 * (3 * d + 3 * total + 8) + 2 * count * total * (3 * d + 2 * total)
-        return Plan(
-            grid_tokens=self.interpolant.tokens,
-            tokens=count,
-            features=total,
-            head_dim=d + 3,
-            heads=3,
-            layers=2,
-            parameters=weights,
-            weight_bytes=8 * weights,
-            literal_bytes=size * (weights + held),
-            fused_bytes=size * held,
-            literal_flops=flops,
-            fused_flops=flops,
+        return Plan.of(
+            [
+                LayerSizes(count, total, 2, d + 3, total, count, shared=1),
+                LayerSizes(count, total, 1, 2, d, 1),
+            ],
+            self.dtype,
+            grid=self.interpolant.tokens,
+            prompt=(count, total),
         )
 
     # ------------------------------------------------------------------------------ evaluation

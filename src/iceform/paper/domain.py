@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +16,6 @@ from iceform.validation import (
     check_pair,
     check_positive,
     check_size,
-    check_tensors,
     largest_entry,
     unwrapped,
 )
@@ -129,16 +127,6 @@ class Domain:
     def check_data(self, x: Tensor, y: Tensor, seen: SampleMaxima | None = None) -> None:
         """Refuse samples or labels outside the domain; ``seen`` has looked at all samples."""
         self._check_data_sizes(*torch.cat(self._sizes_of_data(x, y, seen)).tolist())
-
-    def check_examples(self, inputs: Sequence[Tensor], dtype: torch.dtype) -> None:
-        """Refuse (X, y) where shapes, dtype, device or bounds are others."""
-        if len(inputs) != 2:
-            raise TypeError(f"call with (X, y), got {len(inputs)} arguments")
-        x, y = inputs
-        device = x.device if isinstance(x, Tensor) else torch.device("cpu")
-        wanted = {"x": (x, (self.samples, self.dim)), "y": (y, (self.samples,))}
-        check_tensors(dict(wanted), dtype, device)
-        self.check_data(x, y)
 
     def check_coefficients(self, w: Tensor) -> None:
         """Refuse coefficients outside the domain."""

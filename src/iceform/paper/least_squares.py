@@ -11,7 +11,6 @@ solution, R being its norm.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -20,10 +19,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform import tuning
-from iceform.arithmetic import at_most, exactly, gram_eigenvalues
+from iceform.arithmetic import exactly, gram_eigenvalues
 from iceform.arithmetic.units import UNIT
 from iceform.certificates import Certificate, DerivationStep
-from iceform.errors import BoundError, PrecisionError
+from iceform.errors import BoundError
 from iceform.heads import FrozenNetwork, LookUps, Prompt
 from iceform.paper.base import Emulator, Plan
 from iceform.paper.descent import GradientDescent, backend_for
@@ -132,14 +131,7 @@ class RidgeRegression(Emulator):
         self.regime = regime
         self.interpolant = self.descent.interpolant
         self.domain = self.descent.domain
-        error = self.certificate.error
-        if self.eps is not None and not error <= self.eps:
-            raise PrecisionError(
-                f"{count} passes are certified to {at_most(error, '.3g')}, not to eps = "
-                f"{self.eps:.3g}; "
-                "leave out steps= to take as many as needed",
-                best=error,
-            )
+        self._hold_eps("leave out steps= to take as many as needed", f"{count} passes")
 
     def _range(self, largest: float, smallest: float) -> tuple[float, float]:
         top = check_positive("largest", largest)
@@ -183,9 +175,19 @@ class RidgeRegression(Emulator):
         terms = {**inner.terms, "convergence": left}
         return self._proved(terms, domain, (*inner.derivation, step), inner)
 
-    def check(self, *inputs: Tensor) -> None:
-        """Shapes and bounds, then the eigenvalues of X'X/n."""
-        self.domain.check_examples(inputs, self.dtype)
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Samples and labels."""
+        return {"x": (self.domain.samples, self.domain.dim), "y": (self.domain.samples,)}
+
+    @property
+    def answer(self) -> tuple[int, ...]:
+        """The solution."""
+        return (self.domain.dim,)
+
+    def _check_values(self, *inputs: Tensor) -> None:
+        """Bounds, then the eigenvalues of X'X/n."""
+        self.domain.check_data(*inputs)
         data = inputs[0].detach().double()
         seen, off = gram_eigenvalues(data)
         low, high = self.eigenvalues
@@ -230,9 +232,6 @@ class RidgeRegression(Emulator):
             ) from None
         self._check_radius(x, y, solution)
         return solution
-
-    def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
-        return (2, 1), (self.domain.dim,)
 
     def _exactly(self, *inputs: Tensor) -> Float[Tensor, "*b d"]:
         """The closed form (X'X/n + lambda I)^{-1} X'y/n (float64)."""
