@@ -501,15 +501,9 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
         Inputs and outputs are floating-point numbers, so they are known exactly; only the
         algorithm itself needs enclosing.
         """
-        with balls_of(bits):
-            if inputs[0].ndim > 2:
-                raise ProgramError(
-                    "verify one instance at a time: inputs must have no batch dimension"
-                )
-            computed = BallTensor.of(self(*inputs))
-            exact = self._exactly(*map(BallTensor.of, inputs))  # type: ignore[arg-type]
-            gaps = abs((computed - exact).flatten())
-            measured = max(map(uppermost, gaps))
+        if inputs[0].ndim > 2:
+            raise ProgramError("verify one instance at a time: inputs must have no batch dimension")
+        measured, _ = distance(self._exactly, inputs, self(*inputs), bits)
         # Written so that NaN fails.
         return Verification(measured <= certified, measured, certified, bits)
 
@@ -586,6 +580,19 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
         loss = [Loss.from_config(options.pop("loss"), f)] if "loss" in options else []
         construct: Callable[..., Emulator] = cls
         return construct(*loss, **options)
+
+
+def distance(
+    exactly: Callable[..., Tensor], inputs: Iterable[Tensor], computed: Tensor, bits: int
+) -> tuple[float, float]:
+    """How far an answer is from the exact one, and the widest ball of that one.
+
+    The exact algorithm runs on balls of so many bits; inputs and answer are known exactly.
+    """
+    with balls_of(bits):
+        exact: Any = exactly(*map(BallTensor.of, inputs))
+        gaps = abs((BallTensor.of(computed) - exact).flatten())
+        return max(map(uppermost, gaps)), exact.widest()
 
 
 def _noted(construct: Callable[..., None]) -> Callable[..., None]:
