@@ -53,7 +53,6 @@ from iceform.heads.lookups import HIDDEN
 from iceform.paper.base import Emulator, LayerSizes, Plan
 from iceform.paper.gradients import GradientStep
 from iceform.paper.residual import (
-    SAME,
     LossLike,
     Rates,
     ResidualOptions,
@@ -310,21 +309,11 @@ class CompactStep(GradientStep):
         found: Tensor = self.reprogram(self.loss, lr, shrink / lr)(x, y, w)
         return found
 
-    def _on_the_same_weights(
-        self, loss: Loss, eps: float | str | None, make: Callable[..., Self]
-    ) -> Self:
-        """Another loss on these weights: a table of its own, where there is room for it."""
-        held, room = self.eps if eps == SAME else eps, self.layout.tokens
-        own = make(**{**self._asked, "eps": held, "room": room})
-        if own.layout.tokens > room:
-            raise PrecisionError(
-                f"{loss.name or 'this function'} takes {own.interpolant.tokens} grid tokens, these "
-                f"weights have room for {room}; build with room={own.layout.tokens}, or ask for a "
-                "larger eps",
-                best=math.inf,
-            )
-        own.add_module("_network", self.network)
-        return own
+    def _by_the_same_keys(
+        self, loss: Loss, asked: dict[str, Any], make: Callable[..., Self]
+    ) -> tuple[Self | None, float]:
+        """Never: both signs have tables of their own."""
+        return None, math.inf
 
     @classmethod
     def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:

@@ -348,7 +348,7 @@ class GradientDescent(Emulator):
             return backend.total(replace(one, w=w, gain=1.0, keep=0.0))
 
         last, seen = descend(sums, start, self.domain.samples, rates, backend=self.backend)
-        self.domain.check_sizes(*seen.tolist())
+        self.domain.check_coefficient_sizes(seen)
         return last
 
     def _in_one_pass(self, backend: Backend, x: Tensor, y: Tensor, w: Tensor) -> Tensor:

@@ -194,47 +194,44 @@ class ResidualEmulator(Emulator):
 
         ``make`` builds the other emulator from what was asked for.
         """
-        held, room = self.eps if eps == SAME else eps, self.layout.tokens
-        asked = {**self._asked, "room": room}
-        refit = self.interpolant.refit(loss.derivative)
-        if held is None:
-            other = make(**{**asked, "eps": None}, interpolant=refit)
-        else:
-            other = self._holding(make, {**asked, "eps": held}, refit, loss)
+        room = self.layout.tokens
+        asked = {**self._asked, "room": room, "eps": self.eps if eps == SAME else eps}
+        other, best = self._by_the_same_keys(loss, asked, make)
+        if other is None:
+            name = loss.name or "this function"
+            present = f"the present keys certify {at_most(best, '.3g')}, pass eps=None to accept it"
+            try:
+                other = make(**asked)
+            except PrecisionError as none:
+                what = f"{name} cannot be reprogrammed to eps = {asked['eps']:.3g}: {none}"
+                raise PrecisionError(f"{what}; {present}", best=best) from None
+            if other.layout.tokens > room:
+                raise PrecisionError(
+                    f"{name} takes {other.interpolant.tokens} grid tokens, a block of these "
+                    f"weights has room for {room}; build with room={other.layout.tokens}, or ask "
+                    f"for a larger eps; {present}",
+                    best=best,
+                )
         other.add_module("_network", self.network)
         return other
 
-    def _holding(
-        self, make: Callable[..., Self], asked: dict[str, Any], refit: Interpolant, loss: Loss
-    ) -> Self:
-        """With the present keys if these hold eps by a proof, else with a table of its own."""
-        error = math.inf
+    def _by_the_same_keys(
+        self, loss: Loss, asked: dict[str, Any], make: Callable[..., Self]
+    ) -> tuple[Self | None, float]:
+        """With the present keys if these hold eps by a proof, and what they certify."""
+        refit = self.interpolant.refit(loss.derivative)
         try:
             other = make(**{**asked, "eps": None}, interpolant=refit)
-            error = other.certificate.error
-            if error <= asked["eps"] and (refit.kind == "proven" or self._estimate):
-                return make(**asked, interpolant=refit)
         except BoundError:  # residuals of this loss leave the present table
-            pass
-        name, room = loss.name or "this function", asked["room"]
-        try:
-            own = make(**asked)
-        except PrecisionError as none:
-            raise PrecisionError(
-                f"{name} cannot be reprogrammed to eps = {asked['eps']:.3g}: {none}; the present "
-                f"keys certify {at_most(error, '.3g')}, pass eps=None to accept that",
-                best=error,
-            ) from None
-        if own.layout.tokens > room:
-            raise PrecisionError(
-                f"{name} takes {own.interpolant.tokens} grid tokens for eps = {asked['eps']:.3g}, "
-                f"a block of these weights has room for {room}, and the present keys certify "
-                f"{at_most(error, '.3g')}; build with room={own.layout.tokens}, or pass eps=None "
-                "to accept "
-                "that",
-                best=error,
-            )
-        return own
+            if asked["eps"] is None:
+                raise
+            return None, math.inf
+        error = other.certificate.error
+        if asked["eps"] is None:
+            return other, error
+        if error <= asked["eps"] and (refit.kind == "proven" or self._estimate):
+            return make(**asked, interpolant=refit), error
+        return None, error
 
     # ----------------------------------------------------------------------------- certificate
 
