@@ -215,14 +215,14 @@ def test_empty_data(build, empty):
 @each_of_three
 @pytest.mark.parametrize("count", [0, 1, 2, 4])
 def test_number_of_arguments_of_three(build, count):
-    with pytest.raises(TypeError, match=rf"call with \(X, y, w\), got {count} arguments"):
+    with pytest.raises(TypeError, match=rf"call with \(x, y, w\), got {count} arguments"):
         build()(*(*data(), data()[0])[:count])
 
 
 @pytest.mark.parametrize("build", TWO_INPUTS.values(), ids=TWO_INPUTS)
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_number_of_arguments_of_two(build, count):
-    with pytest.raises(TypeError, match=rf"call with \(X, y\), got {count} arguments"):
+    with pytest.raises(TypeError, match=rf"call with \(x, y\), got {count} arguments"):
         build()(*data()[:count])
 
 
@@ -232,7 +232,7 @@ def test_number_of_arguments_of_two(build, count):
 @each
 @pytest.mark.parametrize("door", ["prompt", "reference"])
 def test_number_of_arguments_elsewhere(build, door):
-    with pytest.raises(TypeError, match=r"call with \(X, y(, w)?\), got 1 arguments"):
+    with pytest.raises(TypeError, match=r"call with \(x, y(, w)?\), got 1 arguments"):
         getattr(build(), door)(data()[0])
 
 
@@ -740,7 +740,7 @@ def test_a_radius_that_is_too_small(build, backend, share):
 
 
 def test_too_few_steps():
-    with pytest.raises(PrecisionError, match=r"2 passes are certified to .* leave out steps="):
+    with pytest.raises(PrecisionError, match=r"certified of 2 passes, .* leave out steps="):
         least_squares(steps=2)
 
 

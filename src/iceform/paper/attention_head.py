@@ -13,7 +13,6 @@ The paper's bound drops the inner dimension d_h and fails for large heads.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Unpack
 
@@ -32,11 +31,11 @@ from iceform.heads import (
     moves,
     products,
 )
-from iceform.paper.base import Plan
+from iceform.paper.base import LayerSizes, Plan
 from iceform.paper.rows import Entries, RowEmulator, RowOptions
 from iceform.run.formulas import AttendedFeatures
 from iceform.tables import Interpolant, bounds
-from iceform.validation import check_size, check_tensors, unit_roundoff
+from iceform.validation import check_size, unit_roundoff
 
 _ALL = slice(None)
 _SPARE = 2.0**-30  # of a bound, for its own rounding in float64
@@ -109,24 +108,26 @@ class AttentionHead(RowEmulator):
 
     def _flat(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """(x, K0, Q0, V0, K1, ...): one weight matrix each."""
-        if self.heads == 1 or len(inputs) != 4:
+        if self.heads == 1:
             return inputs
         x, *weights = inputs
         per_head = zip(*(w.unbind(-3) for w in weights), strict=True)
         return (x, *(w for head in per_head for w in head))
 
-    def check(self, *inputs: Tensor) -> None:
-        """As for any weights in the prompt; several heads need their axis."""
-        if self.heads > 1 and len(inputs) == 4:
-            x, *weights = inputs
-            rows = self._shape[0]
-            wanted = {
-                n: (w, (self.heads, r, self.dim))
-                for n, w, r in zip("KQV", weights, rows, strict=False)
-            }
-            device = x.device if isinstance(x, Tensor) else torch.device("cpu")
-            check_tensors(dict(wanted), self.dtype, device)
-        super().check(*self._flat(inputs))
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """X, K, Q and V; several heads have an axis of their own."""
+        axis = (self.heads,) if self.heads > 1 else ()
+        weights = {name: (*axis, rows, self.dim) for name, rows in zip("KQV", self._shape[0])}  # noqa: B905
+        return {"x": (self.samples, self.dim), **weights}
+
+    @property
+    def answer(self) -> tuple[int, ...]:
+        """A row of values for every token of X."""
+        return self.samples, self.value_dim
+
+    def _check_values(self, *inputs: Tensor) -> None:
+        super()._check_values(*self._flat(inputs))
 
     def _encode(self, *inputs: Tensor) -> Prompt:
         """Data and weights as tokens."""
@@ -247,10 +248,6 @@ class AttentionHead(RowEmulator):
 
     # ------------------------------------------------------------------------------ evaluation
 
-    def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
-        weight = 3 if self.heads > 1 and inputs == 4 else 2
-        return (2, *[weight] * (inputs - 1)), (self.samples, self.value_dim)
-
     def _exactly(self, *inputs: Tensor) -> Tensor:
         """The exact head (float64)."""
         x, *weights = (t.double() for t in self._flat(inputs))
@@ -304,6 +301,10 @@ class AttentionHead(RowEmulator):
     @property
     def plan(self) -> Plan:
         """Two layers, (2 head_dim + value_dim + 1) heads per target head."""
-        outputs = self.layer.outputs
-        more = outputs * outputs + self.samples**2
-        return self._plan(layers=2, heads=outputs + self.heads, more=more)
+        return self._plan(self._attending)
+
+    @property
+    def _attending(self) -> LayerSizes:
+        """The second layer's sizes."""
+        n, rows = self.samples, self.layer.outputs
+        return LayerSizes(n, rows, self.heads, self.head_dim, self.value_dim, n)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import wraps
@@ -30,6 +31,7 @@ from iceform.errors import (
     DtypeError,
     IceformError,
     IntegrityError,
+    PrecisionError,
     ProgramError,
 )
 from iceform.expressions import Loss, ScalarFunction
@@ -47,6 +49,7 @@ from iceform.validation import (
     check_dtype,
     check_eps,
     check_matmul_precision,
+    check_tensors,
     dtype_name,
     for_later,
     full_precision,
@@ -56,6 +59,58 @@ from iceform.validation import (
 
 # Where calls come in from outside, whatever modes are on there.
 _BORDER = ("__init__", "forward", "prompt", "reference", "run", "step_at", "through", "trace")
+
+
+_LOOKED_AT_ONCE = 1 << 22  # numbers that a fused look-up holds
+
+
+@dataclass(frozen=True)
+class LayerSizes:
+    """Sizes of a layer of attention, which its costs follow from.
+
+    Attributes
+    ----------
+    tokens, features
+        Of its input.
+    heads
+        How many, each with its own maps but for those that are ``shared``.
+    logit, values
+        Rows of a head's W_K and W_Q, and of its W_V.
+    answers
+        Tokens that W_O gives; no more than that many ask.
+    shared
+        How many of W_K and W_Q are the same for all heads, and held once.
+    applied
+        How often the layer is applied.
+    """
+
+    tokens: int
+    features: int
+    heads: int
+    logit: int
+    values: int
+    answers: int
+    shared: int = 0
+    applied: int = 1
+
+    @property
+    def parameters(self) -> int:
+        """Numbers in its matrices."""
+        maps = (2 * self.heads - self.shared * (self.heads - 1)) * self.logit
+        return (maps + self.heads * self.values) * self.features + self.tokens * self.answers
+
+    @property
+    def held(self) -> int:
+        """Numbers of a pass: keys, queries and values, scores and their softmax."""
+        each = 2 * self.answers + 2 * self.logit + self.values
+        return self.tokens * (self.features + self.heads * each)
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions of all its passes."""
+        rows = self.features * (2 * self.logit + self.values)
+        one = 2 * self.tokens * (self.answers * (self.logit + self.values) + rows)
+        return self.applied * self.heads * one
 
 
 @dataclass(frozen=True)
@@ -96,6 +151,49 @@ class Plan:
     literal_flops: int
     fused_flops: int
     prompts: int = 1
+
+    @classmethod
+    def of(
+        cls,
+        layers: Sequence[LayerSizes],
+        dtype: torch.dtype,
+        *,
+        grid: int,
+        prompt: tuple[int, int],
+        looked: int | None = None,
+        more: int = 0,
+        lifted: int = 0,
+        prompts: int = 1,
+        at_once: int = 1,
+        products: int = 0,
+    ) -> Plan:
+        """What layers of attention come to, on a prompt of so many tokens and features.
+
+        ``looked`` counts the values of a table that a fused pass weighs, ``products`` what it
+        multiplies beside; None where it multiplies the matrices. ``more`` counts weights that are
+        not the layers', ``lifted`` what is held as a prompt is made longer. A literal pass holds
+        one layer's scores at a time, of ``at_once`` prompts.
+        """
+        size, tokens = torch.finfo(dtype).bits // 8, math.prod(prompt)
+        parameters = more + sum(layer.parameters for layer in layers)
+        literal = tokens + lifted + max(layer.held for layer in layers)
+        fused = literal if looked is None else tokens + 2 * min(looked, _LOOKED_AT_ONCE)
+        flops = prompts * sum(layer.flops for layer in layers)
+        return cls(
+            grid_tokens=grid,
+            tokens=prompt[0],
+            features=prompt[1],
+            head_dim=layers[0].logit,
+            heads=sum(layer.heads * layer.applied for layer in layers),
+            layers=sum(layer.applied for layer in layers),
+            parameters=parameters,
+            weight_bytes=8 * parameters,
+            literal_bytes=size * (parameters + at_once * literal),
+            fused_bytes=size * fused,
+            literal_flops=flops,
+            fused_flops=flops if looked is None else 2 * products + 8 * looked,
+            prompts=prompts,
+        )
 
     def to_dict(self) -> dict[str, int]:
         """For tables and JSON."""
@@ -153,9 +251,19 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
     def _encode(self, *inputs: Tensor) -> Prompt | LookUps:
         """Encode data and program as tokens, or as what stands for them."""
 
+    @property
     @abstractmethod
-    def check(self, *inputs: Tensor) -> None:
-        """Refuse inputs that the certificate does not cover."""
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The inputs by name, each with its shape beside the axes of a batch."""
+
+    @property
+    @abstractmethod
+    def answer(self) -> tuple[int, ...]:
+        """The shape of the answer beside the axes of a batch."""
+
+    @abstractmethod
+    def _check_values(self, *inputs: Tensor) -> None:
+        """Refuse numbers that the certificate does not cover, in inputs of the right shapes."""
 
     @property
     @abstractmethod
@@ -171,6 +279,33 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
     def _build_network(self) -> FrozenNetwork: ...
 
     # ------------------------------------------------------------------------ what it inherits
+
+    def check(self, *inputs: Tensor) -> None:
+        """Refuse inputs that the certificate does not cover: shapes, dtype, device, then values."""
+        self._check_shapes(*inputs)
+        self._check_values(*inputs)
+
+    def _check_shapes(self, *inputs: Tensor) -> None:
+        wanted = self.shapes
+        if len(inputs) != len(wanted):
+            raise TypeError(f"call with ({', '.join(wanted)}), got {len(inputs)} arguments")
+        first = inputs[0]
+        device = first.device if isinstance(first, Tensor) else torch.device("cpu")
+        pairs = zip(wanted.items(), inputs, strict=True)
+        check_tensors({name: (t, shape) for (name, shape), t in pairs}, self.dtype, device)
+
+    def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
+        return [len(shape) for shape in self.shapes.values()], self.answer
+
+    def _hold_eps(self, otherwise: str, of: str = "") -> None:
+        """Refuse to promise an eps that the certificate does not hold; say what to do instead."""
+        error = self.certificate.error
+        if self.eps is not None and not error <= self.eps:
+            raise PrecisionError(
+                f"{at_most(error, '.3g')} is certified{of and ' of '}{of}, not eps = "
+                f"{self.eps:.3g}; {otherwise}",
+                best=error,
+            )
 
     def extra_repr(self) -> str:
         """What it was asked for, and what is proven of it."""
@@ -366,15 +501,9 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
         Inputs and outputs are floating-point numbers, so they are known exactly; only the
         algorithm itself needs enclosing.
         """
-        with balls_of(bits):
-            if inputs[0].ndim > 2:
-                raise ProgramError(
-                    "verify one instance at a time: inputs must have no batch dimension"
-                )
-            computed = BallTensor.of(self(*inputs))
-            exact = self._exactly(*map(BallTensor.of, inputs))  # type: ignore[arg-type]
-            gaps = abs((computed - exact).flatten())
-            measured = max(map(uppermost, gaps))
+        if inputs[0].ndim > 2:
+            raise ProgramError("verify one instance at a time: inputs must have no batch dimension")
+        measured, _ = distance(self._exactly, inputs, self(*inputs), bits)
         # Written so that NaN fails.
         return Verification(measured <= certified, measured, certified, bits)
 
@@ -451,6 +580,19 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
         loss = [Loss.from_config(options.pop("loss"), f)] if "loss" in options else []
         construct: Callable[..., Emulator] = cls
         return construct(*loss, **options)
+
+
+def distance(
+    exactly: Callable[..., Tensor], inputs: Iterable[Tensor], computed: Tensor, bits: int
+) -> tuple[float, float]:
+    """How far an answer is from the exact one, and the widest ball of that one.
+
+    The exact algorithm runs on balls of so many bits; inputs and answer are known exactly.
+    """
+    with balls_of(bits):
+        exact: Any = exactly(*map(BallTensor.of, inputs))
+        gaps = abs((BallTensor.of(computed) - exact).flatten())
+        return max(map(uppermost, gaps)), exact.widest()
 
 
 def _noted(construct: Callable[..., None]) -> Callable[..., None]:

@@ -50,16 +50,14 @@ from iceform.heads import (
     products,
 )
 from iceform.heads.lookups import HIDDEN
-from iceform.paper.base import Emulator, Plan
+from iceform.paper.base import Emulator, LayerSizes, Plan
 from iceform.paper.gradients import GradientStep
 from iceform.paper.residual import (
-    SAME,
     LossLike,
     Rates,
     ResidualOptions,
     check_logits,
     room_for,
-    three_inputs,
 )
 from iceform.paper.selection import choose
 from iceform.run import Backend
@@ -222,7 +220,7 @@ class CompactStep(GradientStep):
 
     def _encode(self, *inputs: Tensor) -> Prompt:  # type: ignore[override]
         """All samples, twice, beside one table."""
-        x, y, w = three_inputs(inputs)
+        x, y, w = inputs
         at, n, room, it = self.features, self.domain.samples, self.layout.tokens, self.interpolant
         gain, keep = self._factors(self.rates)
         batch = common_batch(x.shape[:-2], y.shape[:-1], w.shape[:-1])
@@ -284,23 +282,14 @@ class CompactStep(GradientStep):
     def plan(self) -> Plan:
         """Two layers; three heads; tokens grow with n + P, attention with its square."""
         count, total, d = self._count, self.features.total, self.domain.dim
-        weights = 3 * (d + 3) * total + 2 * total**2 + count**2 + (4 + d) * total + count
-        size = torch.finfo(self.dtype).bits // 8
-        held = 2 * (2 * count**2 + count * (2 * total + 2 * (d + 3)))
-        flops = 2 * count**2 * (3 * d + 3 * total + 8) + 2 * count * total * (3 * d + 2 * total)
-        return Plan(
-            grid_tokens=self.interpolant.tokens,
-            tokens=count,
-            features=total,
-            head_dim=d + 3,
-            heads=3,
-            layers=2,
-            parameters=weights,
-            weight_bytes=8 * weights,
-            literal_bytes=size * (weights + held),
-            fused_bytes=size * held,
-            literal_flops=flops,
-            fused_flops=flops,
+        return Plan.of(
+            [
+                LayerSizes(count, total, 2, d + 3, total, count, shared=1),
+                LayerSizes(count, total, 1, 2, d, 1),
+            ],
+            self.dtype,
+            grid=self.interpolant.tokens,
+            prompt=(count, total),
         )
 
     # ------------------------------------------------------------------------------ evaluation
@@ -320,21 +309,11 @@ class CompactStep(GradientStep):
         found: Tensor = self.reprogram(self.loss, lr, shrink / lr)(x, y, w)
         return found
 
-    def _on_the_same_weights(
-        self, loss: Loss, eps: float | str | None, make: Callable[..., Self]
-    ) -> Self:
-        """Another loss on these weights: a table of its own, where there is room for it."""
-        held, room = self.eps if eps == SAME else eps, self.layout.tokens
-        own = make(**{**self._asked, "eps": held, "room": room})
-        if own.layout.tokens > room:
-            raise PrecisionError(
-                f"{loss.name or 'this function'} takes {own.interpolant.tokens} grid tokens, these "
-                f"weights have room for {room}; build with room={own.layout.tokens}, or ask for a "
-                "larger eps",
-                best=math.inf,
-            )
-        own.add_module("_network", self.network)
-        return own
+    def _by_the_same_keys(
+        self, loss: Loss, asked: dict[str, Any], make: Callable[..., Self]
+    ) -> tuple[Self | None, float]:
+        """Never: both signs have tables of their own."""
+        return None, math.inf
 
     @classmethod
     def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:

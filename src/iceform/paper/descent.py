@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -32,7 +33,7 @@ from iceform.heads import (
     attention,
 )
 from iceform.heads.head import identity
-from iceform.paper.base import Emulator, Plan
+from iceform.paper.base import Emulator, LayerSizes, Plan
 from iceform.paper.domain import Domain
 from iceform.paper.gradients import GradientStep
 from iceform.paper.residual import LossLike, Rates
@@ -251,9 +252,19 @@ class GradientDescent(Emulator):
 
     # ------------------------------------------------------------------------------ evaluation
 
-    def check(self, *inputs: Tensor) -> None:
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """As for one step."""
+        return self.step.shapes
+
+    @property
+    def answer(self) -> tuple[int, ...]:
+        """The last iterate."""
+        return self.step.answer
+
+    def _check_values(self, *inputs: Tensor) -> None:
         """As for one step, and a given Hessian; later iterates are checked as they come."""
-        self.step.check(*inputs)
+        self.step._check_values(*inputs)
         if self._asked["hessian"] is not None:
             self._check_hessian(inputs[0])
 
@@ -270,9 +281,6 @@ class GradientDescent(Emulator):
                 f"certificate holds for hessian=({', '.join(map(exactly, self.hessian))}); "
                 "pass bounds that cover them, or leave hessian= out"
             )
-
-    def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
-        return (2, 1, 1), (self.domain.dim,)
 
     def _exactly(self, *inputs: Tensor) -> Tensor:
         """The exact last iterate (float64)."""
@@ -340,7 +348,7 @@ class GradientDescent(Emulator):
             return backend.total(replace(one, w=w, gain=1.0, keep=0.0))
 
         last, seen = descend(sums, start, self.domain.samples, rates, backend=self.backend)
-        self.domain.check_sizes(*seen.tolist())
+        self.domain.check_coefficient_sizes(seen)
         return last
 
     def _in_one_pass(self, backend: Backend, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
@@ -494,29 +502,20 @@ class GradientDescent(Emulator):
         one = self.step.plan
         if not self.unrolled:
             return one
-        layers, layout = len(self.schedule), self.layout
-        different = len(set(zip(self.schedule.steps, self.schedule.momenta, strict=True)))
-        total, tokens, d = self._wide.total, layout.count, self.domain.dim
-        head_dim = d + 2 + layout.samples
+        layout, total, d = self.layout, self._wide.total, self.domain.dim
+        tokens, logit = layout.count, d + 2 + layout.samples
         places = 2 * layout.samples + 1
         embedded = total * self.features.total + (tokens + total) * places + total
-        weights = different * (2 * head_dim * total + total**2 + tokens**2) + embedded
-        weights += d * total + tokens + d
-        size = torch.finfo(self.dtype).bits // 8
-        held = tokens * (3 * total + 2 * head_dim) + 2 * tokens**2
-        return replace(
-            one,
-            tokens=tokens,
-            features=self.features.total,
-            head_dim=head_dim,
-            heads=layers,
-            layers=layers,
-            prompts=1,
-            parameters=weights,
-            weight_bytes=weights * 8,
-            literal_bytes=(weights + held) * size,
-            literal_flops=layers * 2 * tokens * (total * (2 * head_dim + total) + tokens * total),
-            fused_flops=layers * one.fused_flops,
+        return Plan.of(
+            [
+                LayerSizes(tokens, total, 1, logit, total, answers=tokens, applied=times)
+                for times in Counter(self._rates).values()
+            ],
+            self.dtype,
+            grid=one.grid_tokens,
+            prompt=(tokens, self.features.total),
+            looked=len(self.schedule) * self.domain.samples * one.grid_tokens,
+            more=embedded + d * total + tokens + d,  # and the readout
         )
 
     def _config(self) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,12 +16,22 @@ from iceform.validation import (
     check_pair,
     check_positive,
     check_size,
-    check_tensors,
     largest_entry,
     unwrapped,
 )
 
 _LARGEST = 1e100  # keys hold squares of residuals
+
+# What is measured of inputs, the bound that it is held against, and what to do about it.
+_OF_DATA = (
+    ("y", "y", "scale the labels or raise bound= (or y_bound=)"),
+    ("x", "x", "scale the samples or raise bound="),
+    ("||x||_2", "x_norm", "raise x_norm="),
+)
+_OF_COEFFICIENTS = (
+    ("w", "w", "raise bound= (or w_bound=), or take smaller steps"),
+    ("||w||_2", "w_norm", "raise w_norm="),
+)
 
 
 @dataclass(frozen=True)
@@ -115,85 +124,63 @@ class Domain:
             "max |w|": self.w,
             "z = w.x - y": f"in [{exactly(low)}, {exactly(high)}]",
         }
-        root = math.sqrt(self.dim)
-        if self.x_norm < root * self.x:
-            out["max ||x||_2"] = self.x_norm
-        if self.w_norm < root * self.w:
-            out["||w||_2"] = self.w_norm
-        return out
+        names = {"x_norm": "max ||x||_2", "w_norm": "||w||_2"}
+        return out | {n: getattr(self, k) for k, n in names.items() if self._narrows(k)}
 
     def watch(self, backend: str = "fused") -> SampleMaxima:
         """What a pass shows its samples to, for :meth:`check_data` to ask afterwards."""
-        return SampleMaxima(self.x_norm if self._has_x_norm else None, backend)
+        return SampleMaxima(self.x_norm if self._narrows("x_norm") else None, backend)
 
-    def check_data(self, x: Tensor, y: Tensor, seen: SampleMaxima | None = None) -> None:
-        """Refuse samples or labels outside the domain; ``seen`` has looked at all samples."""
-        self._check_data_sizes(*torch.cat(self._sizes_of_data(x, y, seen)).tolist())
-
-    def check_examples(self, inputs: Sequence[Tensor], dtype: torch.dtype) -> None:
-        """Refuse (X, y) where shapes, dtype, device or bounds are others."""
-        if len(inputs) != 2:
-            raise TypeError(f"call with (X, y), got {len(inputs)} arguments")
-        x, y = inputs
-        device = x.device if isinstance(x, Tensor) else torch.device("cpu")
-        wanted = {"x": (x, (self.samples, self.dim)), "y": (y, (self.samples,))}
-        check_tensors(dict(wanted), dtype, device)
-        self.check_data(x, y)
+    def check_data(self, x: Tensor, y: Tensor) -> None:
+        """Refuse samples or labels outside the domain."""
+        self._compare(_OF_DATA, self._sizes_of_data(x, y, None))
 
     def check_coefficients(self, w: Tensor) -> None:
         """Refuse coefficients outside the domain."""
-        self.check_sizes(*torch.cat(self._sizes_of_coefficients(w)).tolist())
+        self.check_coefficient_sizes(self._sizes_of_coefficients(w))
+
+    def check_coefficient_sizes(self, sizes: Tensor) -> None:
+        """The same, knowing only their largest entry and 2-norm."""
+        self._compare(_OF_COEFFICIENTS, sizes)
+
+    def check_inputs(self, sizes: Tensor) -> None:
+        """Refuse samples, labels or coefficients outside the domain, once they are measured."""
+        self._compare((*_OF_DATA, *_OF_COEFFICIENTS), sizes)
+
+    def _compare(self, limits: Sequence[tuple[str, str, str]], sizes: Tensor) -> None:
+        for (name, limit, fix), size in zip(limits, sizes.tolist(), strict=True):
+            if not limit.endswith("_norm") or self._narrows(limit):
+                check_largest(name, size, getattr(self, limit), fix)
 
     def sizes(self, x: Tensor, y: Tensor, w: Tensor, seen: SampleMaxima | None = None) -> Tensor:
         """What :meth:`check_inputs` asks for; no GPU is waited for."""
         if seen is not None and seen.whole is not None:
             return seen.whole
-        return torch.cat([*self._sizes_of_data(x, y, seen), *self._sizes_of_coefficients(w)])
+        return torch.cat([self._sizes_of_data(x, y, seen), self._sizes_of_coefficients(w)])
 
-    def check_inputs(self, sizes: Tensor) -> None:
-        """Refuse samples, labels or coefficients outside the domain, once they are measured."""
-        y, x, longest, *of_w = sizes.tolist()
-        self._check_data_sizes(y, x, longest)
-        self.check_sizes(*of_w)
-
-    def _sizes_of_data(self, x: Tensor, y: Tensor, seen: SampleMaxima | None) -> list[Tensor]:
+    def _sizes_of_data(self, x: Tensor, y: Tensor, seen: SampleMaxima | None) -> Tensor:
         for name, value in (("x", x), ("y", y)):
             if not value.numel():
                 raise ShapeError(f"{name} is empty, shape {tuple(value.shape)}")
         if seen is None:
             seen = self.watch()
             seen.watch_all(x)
-        return [largest_entry(y).double()[None], seen.sizes]
+        return torch.cat([largest_entry(y).double()[None], seen.sizes])
 
-    def _check_data_sizes(self, y: float, x: float, longest: float) -> None:
-        check_largest("y", y, self.y, "scale the labels or raise bound= (or y_bound=)")
-        check_largest("x", x, self.x, "scale the samples or raise bound=")
-        if self._has_x_norm:
-            check_largest("||x||_2", longest, self.x_norm, "raise x_norm=")
-
-    def _sizes_of_coefficients(self, w: Tensor) -> list[Tensor]:
+    def _sizes_of_coefficients(self, w: Tensor) -> Tensor:
         """Their largest entry and, where it is bounded, their 2-norm."""
         if not w.numel():
             raise ShapeError(f"w is empty, shape {tuple(w.shape)}")
         largest = largest_entry(w).double()
-        norm = unwrapped(w.detach().norm(dim=-1)).amax().double() if self._has_w_norm else largest
-        return [largest[None], norm[None]]
+        bounded = self._narrows("w_norm")
+        norm = unwrapped(w.detach().norm(dim=-1)).amax().double() if bounded else largest
+        return torch.stack([largest, norm])
 
-    def check_sizes(self, largest: float, norm: float) -> None:
-        """The same, knowing only their largest entry and 2-norm."""
-        check_largest("w", largest, self.w, "raise bound= (or w_bound=), or take smaller steps")
-        if self._has_w_norm:
-            check_largest("||w||_2", norm, self.w_norm, "raise w_norm=")
-
-    @property
-    def _has_w_norm(self) -> bool:
-        """The same for w."""
-        return self.w_norm < math.sqrt(self.dim) * self.w
-
-    @property
-    def _has_x_norm(self) -> bool:
-        """Whether the bound of a sample's 2-norm says more than that of its entries."""
-        return self.x_norm < math.sqrt(self.dim) * self.x
+    def _narrows(self, limit: str) -> bool:
+        """Whether the bound of a 2-norm says more than that of entries."""
+        entries: float = getattr(self, limit.removesuffix("_norm"))
+        narrower: bool = getattr(self, limit) < math.sqrt(self.dim) * entries
+        return narrower
 
     def check_residuals(self, z: Tensor) -> None:
         """Refuse residuals outside an explicit z_range."""

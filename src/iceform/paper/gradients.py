@@ -12,7 +12,7 @@ shrinkage sit in the prompt, not in the weights: one frozen layer runs every sch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Unpack
 
 import torch
@@ -26,7 +26,6 @@ from iceform.paper.residual import (
     Rates,
     ResidualEmulator,
     ResidualOptions,
-    three_inputs,
 )
 from iceform.run import Backend, bind, rounding_of
 from iceform.run.primitives import SampleMaxima, is_transformed
@@ -59,12 +58,14 @@ class SampleGradients(ResidualEmulator):
         Grid tokens that the weights have room for: all functions whose tables fit share them.
     """
 
-    def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
-        return (2, 1, 1), (self.domain.samples, self.domain.dim)
+    @property
+    def answer(self) -> tuple[int, ...]:
+        """A gradient for every sample."""
+        return self.domain.samples, self.domain.dim
 
     def _exactly(self, *inputs: Tensor) -> Tensor:
         """l'(z_i) x_i, exactly (float64)."""
-        return self._exact(*three_inputs(inputs))
+        return self._exact(*inputs)
 
     def _run(self, backend: Backend, *inputs: Tensor) -> Tensor:
         return backend.run(self._encode(*inputs))[..., :-1]
@@ -160,8 +161,10 @@ class GradientStep(ResidualEmulator):
         gradient, w = self._exact(x, y, w).mean(-2), w.double()
         return w - (rates.shrink * w + rates.gain * gradient)
 
-    def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
-        return (2, 1, 1), (self.domain.dim,)
+    @property
+    def answer(self) -> tuple[int, ...]:
+        """The next w."""
+        return (self.domain.dim,)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Check the inputs, then run the frozen network on their prompts.
@@ -173,8 +176,8 @@ class GradientStep(ResidualEmulator):
         if not self._can_watch(*inputs):
             return super().forward(*inputs)
         check_matmul_precision(self.dtype)
-        x, y, w = three_inputs(inputs)
-        self._check_shapes(x, y, w)
+        self._check_shapes(*inputs)
+        x, y, w = inputs
         seen = self.domain.watch(self.backend)
         backend = bind(self.network, self.binding, later=True)
         try:
@@ -182,7 +185,7 @@ class GradientStep(ResidualEmulator):
             sizes = self.domain.sizes(x, y, w, seen)
         finally:
             backend.settle()
-        self._check_values(x, y, w, sizes)
+        self._check_values(x, y, w, sizes=sizes)
         return step
 
     def _can_watch(self, *inputs: Tensor) -> bool:

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from iceform import tuning
-from iceform.arithmetic import at_most
 from iceform.certificates import Certificate, DerivationStep, Verification
 from iceform.codec import encode
 from iceform.errors import PrecisionError, ProgramError, ShapeError
@@ -36,7 +35,7 @@ from iceform.heads import (
     moves,
     rows,
 )
-from iceform.paper.base import Emulator, Plan
+from iceform.paper.base import Emulator, LayerSizes, Plan
 from iceform.paper.gradients import GradientStep, ResidualMap
 from iceform.paper.residual import ResidualEmulator
 from iceform.paper.selection import choose
@@ -50,7 +49,6 @@ from iceform.validation import (
     check_choice,
     check_positive,
     check_size,
-    check_tensors,
     unit_roundoff,
 )
 
@@ -137,12 +135,7 @@ class HopfieldMap(Emulator):
         else:
             self.tables = self._sharing(chosen)
         self.interpolant = self.tables[0]
-        error = self.certificate.error
-        if self.eps is not None and not error <= self.eps:
-            raise PrecisionError(
-                f"{at_most(error, '.3g')} is certified, not eps = {self.eps:.3g}; use eps=None",
-                best=error,
-            )
+        self._hold_eps("use eps=None")
 
     a: Tensor
 
@@ -228,18 +221,18 @@ class HopfieldMap(Emulator):
         found = [part._verify(*inputs, certified=certified, bits=bits) for part in parts]
         return max(found, key=lambda one: (not one.holds, one.measured))
 
-    def check(self, *inputs: Tensor) -> None:
-        """Shape, dtype, device, bound."""
-        if len(inputs) != 1:
-            raise TypeError(f"call with (Z,), got {len(inputs)} arguments")
-        (z,) = inputs
-        device = z.device if isinstance(z, Tensor) else torch.device("cpu")
-        check_tensors({"z": (z, (self.samples, self.dim))}, self.dtype, device)
-        check_bound("z", z, self.bound, "scale the states or raise bound=")
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The states."""
+        return {"z": (self.samples, self.dim)}
 
-    def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
-        out = (len(self.functions),) if self._read_out is None else ()
-        return (2,), (self.samples, *out)
+    @property
+    def answer(self) -> tuple[int, ...]:
+        """For every state f, or all its components."""
+        return self.samples, *((len(self.functions),) if self._read_out is None else ())
+
+    def _check_values(self, *inputs: Tensor) -> None:
+        check_bound("z", inputs[0], self.bound, "scale the states or raise bound=")
 
     def _exactly(self, *inputs: Tensor) -> Tensor:
         """f(a.z + b), exactly (float64)."""
@@ -285,22 +278,17 @@ class HopfieldMap(Emulator):
     def plan(self) -> Plan:
         """One layer, one head, as many patterns as grid tokens."""
         d, n, g, o = self.dim, self.samples, self.interpolant.tokens, len(self.functions)
-        wide = d + 1 + o
+        wide = d + 1 + o  # keys have rows for the values, which no state meets
         weights = wide * (2 + o) + wide * (d + 1) + o * wide + 1 + (2 + o) * g
-        size = torch.finfo(self.dtype).bits // 8
-        return Plan(
-            grid_tokens=g,
-            tokens=n,
-            features=d + 1,
-            head_dim=wide,
-            heads=1,
-            layers=1,
-            parameters=weights,
-            weight_bytes=8 * weights,
-            literal_bytes=size * (weights + 2 * n * g + n * (2 * d + 2 + o)),
-            fused_bytes=size * 2 * min(n * g, 1 << 22),
-            literal_flops=2 * n * g * (d + 2 + o),
-            fused_flops=2 * n * d + 8 * n * g,
+        layer = LayerSizes(g, 2 + o, heads=1, logit=wide, values=o, answers=n)
+        return Plan.of(
+            [layer],
+            self.dtype,
+            grid=g,
+            prompt=(n, d + 1),
+            looked=n * g,
+            more=weights - layer.parameters,
+            products=n * d,
         )
 
     def _config(self) -> dict[str, Any]:

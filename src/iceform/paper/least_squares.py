@@ -11,28 +11,37 @@ solution, R being its norm.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from iceform import tuning
-from iceform.arithmetic import at_most, exactly, gram_eigenvalues
+from iceform.arithmetic import exactly, gram_eigenvalues
 from iceform.arithmetic.units import UNIT
 from iceform.certificates import Certificate, DerivationStep
-from iceform.errors import BoundError, PrecisionError
+from iceform.errors import BoundError
 from iceform.heads import FrozenNetwork, LookUps, Prompt
 from iceform.paper.base import Emulator, Plan
 from iceform.paper.descent import GradientDescent, backend_for
+from iceform.paper.domain import Domain
 from iceform.paper.schedules import EIGENVALUE_SLACK, Schedule, steps_needed
 from iceform.run import Backend
 from iceform.tables import Interpolant
 from iceform.validation import check_positive, check_size, untraced
 
 _SETTLED = 1e-6  # what a solution may be longer than the radius
+
+
+class _PassedOn(TypedDict, total=False):
+    """What a step of the descent is asked for."""
+
+    regime: str
+    y_bound: float | None
+    tokens: int | None
+    interpolant: Interpolant | None
 
 
 class RidgeRegression(Emulator):
@@ -75,22 +84,16 @@ class RidgeRegression(Emulator):
         steps: int | None = None,
         schedule: str = "chebyshev",
         eps: float | None = tuning.EPS,
-        regime: str = "spectral",
         dtype: torch.dtype = torch.float64,
         backend: str = "auto",
         x_norm: float | None = None,
-        y_bound: float | None = None,
         unrolled: bool = False,
-        tokens: int | None = None,
-        interpolant: Interpolant | None = None,
+        **options: Unpack[_PassedOn],
     ) -> None:
         super().__init__(eps=eps, dtype=dtype, backend=backend_for(backend, unrolled))
-        check_size("dim", dim)
-        check_size("samples", samples)
         self.alpha = check_positive("alpha", alpha, zero=True)
         self.radius = check_positive("radius", radius)
-        root = math.sqrt(dim) * check_positive("bound", bound)
-        norm = root if x_norm is None else min(root, check_positive("x_norm", x_norm))
+        norm = Domain.of(dim, samples, bound, x_norm=x_norm).x_norm
         l2 = self.alpha / samples
         self.eigenvalues = self._range(norm**2 if largest is None else largest, smallest)
         # Data are checked to have eigenvalues in this range, which is a little more.
@@ -119,27 +122,17 @@ class RidgeRegression(Emulator):
             dim=dim,
             samples=samples,
             bound=bound,
-            regime=regime,
             dtype=dtype,
             backend=backend,
             x_norm=x_norm,
-            y_bound=y_bound,
             w_bound=w_norm,
             w_norm=w_norm,
-            tokens=tokens,
-            interpolant=interpolant,
+            **options,
         )
-        self.regime = regime
+        self.regime = self.descent.regime
         self.interpolant = self.descent.interpolant
         self.domain = self.descent.domain
-        error = self.certificate.error
-        if self.eps is not None and not error <= self.eps:
-            raise PrecisionError(
-                f"{count} passes are certified to {at_most(error, '.3g')}, not to eps = "
-                f"{self.eps:.3g}; "
-                "leave out steps= to take as many as needed",
-                best=error,
-            )
+        self._hold_eps("leave out steps= to take as many as needed", f"{count} passes")
 
     def _range(self, largest: float, smallest: float) -> tuple[float, float]:
         top = check_positive("largest", largest)
@@ -183,9 +176,19 @@ class RidgeRegression(Emulator):
         terms = {**inner.terms, "convergence": left}
         return self._proved(terms, domain, (*inner.derivation, step), inner)
 
-    def check(self, *inputs: Tensor) -> None:
-        """Shapes and bounds, then the eigenvalues of X'X/n."""
-        self.domain.check_examples(inputs, self.dtype)
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Samples and labels."""
+        return {"x": (self.domain.samples, self.domain.dim), "y": (self.domain.samples,)}
+
+    @property
+    def answer(self) -> tuple[int, ...]:
+        """The solution."""
+        return (self.domain.dim,)
+
+    def _check_values(self, *inputs: Tensor) -> None:
+        """Bounds, then the eigenvalues of X'X/n."""
+        self.domain.check_data(*inputs)
         data = inputs[0].detach().double()
         seen, off = gram_eigenvalues(data)
         low, high = self.eigenvalues
@@ -230,9 +233,6 @@ class RidgeRegression(Emulator):
             ) from None
         self._check_radius(x, y, solution)
         return solution
-
-    def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
-        return (2, 1), (self.domain.dim,)
 
     def _exactly(self, *inputs: Tensor) -> Float[Tensor, "*b d"]:
         """The closed form (X'X/n + lambda I)^{-1} X'y/n (float64)."""
@@ -296,9 +296,7 @@ class LeastSquares(RidgeRegression):
             math.isfinite(condition) and condition >= 1
         ):
             raise BoundError(f"condition must be at least 1 and finite, got {condition!r}")
-        check_size("dim", dim)
-        norm = math.sqrt(dim) * check_positive("bound", bound)
-        norm = norm if x_norm is None else min(norm, check_positive("x_norm", x_norm))
+        norm = Domain.of(dim, samples, bound, x_norm=x_norm).x_norm
         top = norm**2 if largest is None else check_positive("largest", largest)
         super().__init__(
             0.0,

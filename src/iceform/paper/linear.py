@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Unpack
 
 from jaxtyping import Float
@@ -68,8 +67,10 @@ class LinearLayer(RowEmulator):
         looked = self._looked(it)
         return self._proved(looked, self._describe(), self._steps(it, looked), it)
 
-    def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
-        return (2, 2), (self.samples, self.out_features)
+    @property
+    def answer(self) -> tuple[int, ...]:
+        """A token for every token of x."""
+        return self.samples, self.out_features
 
     def _exactly(self, *inputs: Tensor) -> Float[Tensor, "*b n m"]:
         """The exact product (float64)."""
@@ -90,4 +91,4 @@ class LinearLayer(RowEmulator):
     @property
     def plan(self) -> Plan:
         """One layer, one head per output row."""
-        return self._plan(layers=1, heads=self.out_features, more=0)
+        return self._plan()

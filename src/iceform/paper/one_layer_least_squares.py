@@ -28,7 +28,6 @@ tokens add at most :math:`(2 N + 8) u V`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -37,12 +36,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform import tuning
-from iceform.arithmetic import at_most
 from iceform.arithmetic.units import NOISE
 from iceform.certificates import Certificate, DerivationStep
-from iceform.errors import BoundError, PrecisionError, ProgramError
+from iceform.errors import BoundError, ProgramError
 from iceform.heads import Design, Features, FrozenNetwork, Head, Lift, Prompt, Row, attention, moves
-from iceform.paper.base import Emulator, Plan
+from iceform.paper.base import Emulator, LayerSizes, Plan
 from iceform.paper.domain import Domain
 from iceform.tables import Interpolant
 from iceform.tables.bounds import total_variation
@@ -131,13 +129,7 @@ class OneLayerRidge(Emulator):
             f"use fewer samples or features, or passes instead of tokens: {self._by_passes}",
         )
         self.interpolant = self.grid.table
-        error = self.certificate.error
-        if self.eps is not None and not error <= self.eps:
-            raise PrecisionError(
-                f"{self.grid.tokens} tokens are certified to {at_most(error, '.3g')} in "
-                f"{self.dtype}, not to eps = {self.eps:.3g}; raise eps, or use float64",
-                best=error,
-            )
+        self._hold_eps("raise eps, or use float64", f"{self.grid.tokens} tokens in {self.dtype}")
 
     @property
     def _by_passes(self) -> str:
@@ -218,12 +210,19 @@ class OneLayerRidge(Emulator):
 
     # ------------------------------------------------------------------------------ evaluation
 
-    def check(self, *inputs: Tensor) -> None:
-        """Shapes, dtype, device and bounds."""
-        self.domain.check_examples(inputs, self.dtype)
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Samples and labels."""
+        return {"x": (self.domain.samples, self.domain.dim), "y": (self.domain.samples,)}
 
-    def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
-        return (2, 1), (self.domain.dim,)
+    @property
+    def answer(self) -> tuple[int, ...]:
+        """The solution."""
+        return (self.domain.dim,)
+
+    def _check_values(self, *inputs: Tensor) -> None:
+        x, y = inputs
+        self.domain.check_data(x, y)
 
     def _exactly(self, *inputs: Tensor) -> Float[Tensor, "*b d"]:
         """X' y / (|X|^2 + alpha), which it is for n = 1 and for d = 1 (float64)."""
@@ -282,23 +281,15 @@ class OneLayerRidge(Emulator):
         """One layer of one head; the prompt is n tokens, which Lin makes T^(n d) + 1 of."""
         n, d = self.domain.samples, self.domain.dim
         wide, count = 2 + d, self.grid.tokens + 1
+        layer = LayerSizes(count, wide, heads=1, logit=1, values=d, answers=1)
         lift = 2 * d * (wide * (d + 1) + n * count) + count * wide
-        weights = lift + (2 + d) * wide + count
-        size = torch.finfo(self.dtype).bits // 8
-        held = count * ((2 * d + 2) * wide + d + 4)
-        return Plan(
-            grid_tokens=self.grid.tokens,
-            tokens=n,
-            features=d + 1,
-            head_dim=1,
-            heads=1,
-            layers=1,
-            parameters=weights,
-            weight_bytes=8 * weights,
-            literal_bytes=8 * weights + size * held,
-            fused_bytes=size * held,
-            literal_flops=2 * count * (2 * d * n * wide + wide * (2 + d) + d + 4),
-            fused_flops=2 * count * (2 * d * n * wide + d + 4),
+        return Plan.of(
+            [layer],
+            self.dtype,
+            grid=self.grid.tokens,
+            prompt=(n, d + 1),
+            more=lift,
+            lifted=2 * d * count * wide,
         )
 
     @property
@@ -367,9 +358,9 @@ class OneLayerLeastSquares(OneLayerRidge):
     def _by_passes(self) -> str:
         return "iceform.paper.LeastSquares"
 
-    def check(self, *inputs: Tensor) -> None:
-        """Shapes, dtype, device and bounds, and that |X|^2 is not too small."""
-        super().check(*inputs)
+    def _check_values(self, *inputs: Tensor) -> None:
+        """Bounds, and that |X|^2 is not too small."""
+        super()._check_values(*inputs)
         found = float(inputs[0].detach().double().square().sum((-2, -1)).min())
         if not found >= self.least * (1 - NOISE / 2):
             raise BoundError(

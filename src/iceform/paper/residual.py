@@ -32,12 +32,12 @@ from iceform.expressions import ScalarFunction
 from iceform.expressions.losses import Loss
 from iceform.heads import Design, Features, FrozenNetwork, LookUpLayout, LookUps
 from iceform.heads.lookups import LARGEST_LOGIT, MARGIN
-from iceform.paper.base import Emulator, Plan
+from iceform.paper.base import Emulator, LayerSizes, Plan
 from iceform.paper.domain import Domain
 from iceform.paper.selection import choose
 from iceform.run import rounding_of, windowed
 from iceform.tables import Interpolant, RoundingModel
-from iceform.validation import check_choice, check_size, check_tensors, unit_roundoff
+from iceform.validation import check_choice, check_size, unit_roundoff
 
 LossLike = str | Loss | ScalarFunction | Callable[[Tensor], Tensor]
 
@@ -143,14 +143,7 @@ class ResidualEmulator(Emulator):
         self._estimate = estimate
         self._least_room = 1 if room is None else check_size("room", room)
         self.interpolant = self._choose(loss.derivative, kinks, tokens, interpolant)
-        error = self.certificate.error
-        if self.eps is not None and not error <= self.eps:
-            raise PrecisionError(
-                f"with these {self.interpolant.tokens} grid tokens {at_most(error, '.3g')} is "
-                "certified, "
-                f"not eps = {self.eps:.3g}; use eps=None to accept that",
-                best=error,
-            )
+        self._hold_eps("use eps=None to accept that", f"{self.interpolant.tokens} grid tokens")
 
     def _warm_up(self) -> None:
         """Build the network, and read it as a pass does, where the first call is to be like others.
@@ -201,47 +194,44 @@ class ResidualEmulator(Emulator):
 
         ``make`` builds the other emulator from what was asked for.
         """
-        held, room = self.eps if eps == SAME else eps, self.layout.tokens
-        asked = {**self._asked, "room": room}
-        refit = self.interpolant.refit(loss.derivative)
-        if held is None:
-            other = make(**{**asked, "eps": None}, interpolant=refit)
-        else:
-            other = self._holding(make, {**asked, "eps": held}, refit, loss)
+        room = self.layout.tokens
+        asked = {**self._asked, "room": room, "eps": self.eps if eps == SAME else eps}
+        other, best = self._by_the_same_keys(loss, asked, make)
+        if other is None:
+            name = loss.name or "this function"
+            present = f"the present keys certify {at_most(best, '.3g')}, pass eps=None to accept it"
+            try:
+                other = make(**asked)
+            except PrecisionError as none:
+                what = f"{name} cannot be reprogrammed to eps = {asked['eps']:.3g}: {none}"
+                raise PrecisionError(f"{what}; {present}", best=best) from None
+            if other.layout.tokens > room:
+                raise PrecisionError(
+                    f"{name} takes {other.interpolant.tokens} grid tokens, a block of these "
+                    f"weights has room for {room}; build with room={other.layout.tokens}, or ask "
+                    f"for a larger eps; {present}",
+                    best=best,
+                )
         other.add_module("_network", self.network)
         return other
 
-    def _holding(
-        self, make: Callable[..., Self], asked: dict[str, Any], refit: Interpolant, loss: Loss
-    ) -> Self:
-        """With the present keys if these hold eps by a proof, else with a table of its own."""
-        error = math.inf
+    def _by_the_same_keys(
+        self, loss: Loss, asked: dict[str, Any], make: Callable[..., Self]
+    ) -> tuple[Self | None, float]:
+        """With the present keys if these hold eps by a proof, and what they certify."""
+        refit = self.interpolant.refit(loss.derivative)
         try:
             other = make(**{**asked, "eps": None}, interpolant=refit)
-            error = other.certificate.error
-            if error <= asked["eps"] and (refit.kind == "proven" or self._estimate):
-                return make(**asked, interpolant=refit)
         except BoundError:  # residuals of this loss leave the present table
-            pass
-        name, room = loss.name or "this function", asked["room"]
-        try:
-            own = make(**asked)
-        except PrecisionError as none:
-            raise PrecisionError(
-                f"{name} cannot be reprogrammed to eps = {asked['eps']:.3g}: {none}; the present "
-                f"keys certify {at_most(error, '.3g')}, pass eps=None to accept that",
-                best=error,
-            ) from None
-        if own.layout.tokens > room:
-            raise PrecisionError(
-                f"{name} takes {own.interpolant.tokens} grid tokens for eps = {asked['eps']:.3g}, "
-                f"a block of these weights has room for {room}, and the present keys certify "
-                f"{at_most(error, '.3g')}; build with room={own.layout.tokens}, or pass eps=None "
-                "to accept "
-                "that",
-                best=error,
-            )
-        return own
+            if asked["eps"] is None:
+                raise
+            return None, math.inf
+        error = other.certificate.error
+        if asked["eps"] is None:
+            return other, error
+        if error <= asked["eps"] and (refit.kind == "proven" or self._estimate):
+            return make(**asked, interpolant=refit), error
+        return None, error
 
     # ----------------------------------------------------------------------------- certificate
 
@@ -372,20 +362,16 @@ class ResidualEmulator(Emulator):
 
     # ------------------------------------------------------------------------------ evaluation
 
-    def check(self, *inputs: Tensor) -> None:
-        """Shapes, dtype, device, then values."""
-        x, y, w = three_inputs(inputs)
-        self._check_shapes(x, y, w)
-        self._check_values(x, y, w, self.domain.sizes(x, y, w))
-
-    def _check_shapes(self, x: Tensor, y: Tensor, w: Tensor) -> None:
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Samples, labels and coefficients."""
         n, d = self.domain.samples, self.domain.dim
-        device = x.device if isinstance(x, Tensor) else torch.device("cpu")
-        check_tensors({"x": (x, (n, d)), "y": (y, (n,)), "w": (w, (d,))}, self.dtype, device)
+        return {"x": (n, d), "y": (n,), "w": (d,)}
 
-    def _check_values(self, x: Tensor, y: Tensor, w: Tensor, sizes: Tensor) -> None:
+    def _check_values(self, *inputs: Tensor, sizes: Tensor | None = None) -> None:
         """Bounds of what was measured, labels and range."""
-        self.domain.check_inputs(sizes)
+        x, y, w = inputs
+        self.domain.check_inputs(self.domain.sizes(x, y, w) if sizes is None else sizes)
         self.loss.check_labels(y)
         self.check_range(x, y, w)
 
@@ -416,33 +402,23 @@ _PROOFS = {
 
 def plan_look_ups(layout: LookUpLayout, samples: int, grid: int, dtype: torch.dtype) -> Plan:
     """Sizes of a network of look-ups and of its prompts."""
-    d, n, count = layout.dim, samples, layout.count
-    wide, head_dim = layout.features.total, d + 2 + layout.samples
-    prompts = -(-n // layout.samples)
-    queries = 2 * layout.samples
-    size = torch.finfo(dtype).bits // 8
-    one = count * (layout.raw.total + wide + head_dim + d + 1) + 2 * queries * count
-    return Plan(
-        grid_tokens=grid,
-        tokens=count,
-        features=layout.raw.total,
-        head_dim=head_dim,
+    layer = LayerSizes(
+        tokens=layout.count,
+        features=layout.features.total,
         heads=1,
-        layers=1,
-        prompts=prompts,
-        parameters=layout.weights,
-        weight_bytes=layout.weights * 8,
-        literal_bytes=(layout.weights + min(prompts, _PROMPTS_HELD) * one) * size,
-        fused_bytes=2 * min(n * grid, 1 << 22) * size + 2 * n * size,
-        literal_flops=prompts
-        * 2
-        * (count * wide * (layout.raw.total + head_dim + d + 1) + queries * count * (head_dim + d)),
-        fused_flops=4 * n * d + 8 * n * grid,
+        logit=layout.dim + 2 + layout.samples,
+        values=layout.dim + 1,
+        answers=2 * layout.samples,
     )
-
-
-def three_inputs(inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """X, y and w, or a refusal of any other number of inputs."""
-    if len(inputs) != 3:
-        raise TypeError(f"call with (X, y, w), got {len(inputs)} arguments")
-    return inputs[0], inputs[1], inputs[2]
+    prompts = -(-samples // layout.samples)
+    return Plan.of(
+        [layer],
+        dtype,
+        grid=grid,
+        prompt=(layout.count, layout.raw.total),
+        looked=samples * grid,
+        more=layout.weights - layer.parameters,
+        prompts=prompts,
+        at_once=min(prompts, _PROMPTS_HELD),
+        products=2 * samples * layout.dim,
+    )

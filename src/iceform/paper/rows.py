@@ -28,10 +28,10 @@ import torch
 from torch import Tensor
 
 from iceform import tuning
-from iceform.arithmetic import at_most, exactly
+from iceform.arithmetic import exactly
 from iceform.arithmetic.units import LEAK_BITS
 from iceform.certificates import Certificate, DerivationStep
-from iceform.errors import BoundError, PrecisionError, ProgramError
+from iceform.errors import BoundError, ProgramError
 from iceform.expressions import ScalarFunction
 from iceform.heads import (
     Design,
@@ -47,7 +47,7 @@ from iceform.heads import (
 )
 from iceform.heads.design import attention_weights
 from iceform.heads.head import Pair
-from iceform.paper.base import Emulator, Plan
+from iceform.paper.base import Emulator, LayerSizes, Plan
 from iceform.paper.selection import choose
 from iceform.run import primitives, rounding_of
 from iceform.run.formulas import RampLookUps, RowLookUps
@@ -58,7 +58,6 @@ from iceform.validation import (
     check_choice,
     check_positive,
     check_size,
-    check_tensors,
     common_batch,
     unit_roundoff,
 )
@@ -255,15 +254,15 @@ class RowLayer:
         samples[n:] = 0.0
         return shared, samples, groups, self.rows, torch.cat(own), ramp, constant
 
-    def parameters(self) -> int:
-        """Numbers in the literal layer."""
-        readout, total = self.tokens * self.samples, self.features.total
+    def sizes(self) -> tuple[LayerSizes, int]:
+        """What the literal layer comes to, and the numbers of the map before it."""
+        heads, n, logit = self.outputs, self.samples, self.dim + 1
         if self.encoding == "embedding":
-            return self.outputs * (2 * (self.dim + 1) + self.outputs) * total + readout
-        lifted = 2 * self.dim + 4
-        maps = (1 + len(self.rows)) * lifted * total + self.prompt_tokens * self.tokens
-        maps += self.outputs * self.prompt_tokens + self.tokens * (1 + lifted)
-        return maps + 2 * (self.dim + 1) * lifted + self.outputs**2 * lifted + readout
+            return LayerSizes(self.tokens, self.features.total, heads, logit, heads, n), 0
+        lifted = self._lifted.total
+        maps = (1 + len(self.rows)) * lifted * self.features.total
+        maps += self.prompt_tokens * (self.tokens + heads) + self.tokens * (1 + lifted)
+        return LayerSizes(self.tokens, lifted, heads, logit, heads, n, shared=2), maps
 
 
 _LINE = ScalarFunction(lambda z: z, "identity", affine=(1.0, 0.0))
@@ -330,14 +329,10 @@ class RowEmulator(Emulator):
                 "data, or use dtype=torch.float64"
             )
         self.interpolant = self._choose(tokens, interpolant)
-        error = self.certificate.error
-        if self.eps is not None and not error <= self.eps:
-            raise PrecisionError(
-                f"{at_most(error, '.3g')} is certified over the whole domain, not eps = "
-                f"{self.eps:.3g}; use "
-                "eps=None and certify(...) your inputs, or a smaller bound or reach",
-                best=error,
-            )
+        self._hold_eps(
+            "use eps=None and certify(...) your inputs, or a smaller bound or reach",
+            "the whole domain",
+        )
 
     # ------------------------------------------------------------------------ the look-up table
 
@@ -461,18 +456,17 @@ class RowEmulator(Emulator):
 
     # ------------------------------------------------------------------------------ evaluation
 
-    def check(self, *inputs: Tensor) -> None:
-        """Shapes, dtype, device, bounds, then the products' range."""
-        rows, names = self._shape
-        if len(inputs) != 1 + len(rows):
-            raise TypeError(f"call with (x, {', '.join(names)}), got {len(inputs)} arguments")
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Data, then a matrix for every name."""
+        weights = {name: (rows, self.dim) for rows, name in zip(*self._shape, strict=True)}
+        return {"x": (self.samples, self.dim), **weights}
+
+    def _check_values(self, *inputs: Tensor) -> None:
+        """Bounds, then the products' range."""
         x, *weights = inputs
-        device = x.device if isinstance(x, Tensor) else torch.device("cpu")
-        wanted: dict[str, tuple[Tensor, tuple[int, ...]]] = {"x": (x, (self.samples, self.dim))}
-        wanted |= {n: (w, (r, self.dim)) for n, r, w in zip(names, rows, weights, strict=True)}
-        check_tensors(wanted, self.dtype, device)
         check_bound("x", x, self.bound, "scale the data or raise bound=")
-        for name, weight in zip(names, weights, strict=True):
+        for name, weight in zip(self._shape[1], weights, strict=True):
             check_bound(name, weight, self.weight_bound, "scale it or raise weight_bound=")
             self._check_reach(name, x, weight)
 
@@ -501,25 +495,16 @@ class RowEmulator(Emulator):
         layer = self.layer
         return Prompt(layer.pack(x, weights), layer.features, layer.roles)
 
-    def _plan(self, layers: int, heads: int, more: int) -> Plan:
-        layer = self.layer
-        n, count, grid = self.samples, layer.tokens, self.interpolant.tokens
-        weights = layer.parameters() + more
-        wide = layer.features.total if self.encoding == "embedding" else 2 * self.dim + 4
-        scores = layer.outputs * (2 * count * count + count * (wide + 2 * self.dim + 2 + heads))
-        size = torch.finfo(self.dtype).bits // 8
-        products, prompt = n * self.dim * layer.outputs, layer.prompt_tokens * layer.features.total
-        return Plan(
-            grid_tokens=grid,
-            tokens=layer.prompt_tokens,
-            features=layer.features.total,
-            head_dim=self.dim + 1,
-            heads=heads,
-            layers=layers,
-            parameters=weights,
-            weight_bytes=8 * weights,
-            literal_bytes=size * (weights + scores),
-            fused_bytes=size * (prompt + 2 * min(n * layer.outputs * grid, 1 << 22)),
-            literal_flops=2 * layer.outputs * count * count * (self.dim + 1 + layer.outputs),
-            fused_flops=2 * products + 8 * n * layer.outputs * grid,
+    def _plan(self, *after: LayerSizes) -> Plan:
+        """Of the first layer and those after it."""
+        layer, n = self.layer, self.samples
+        first, more = layer.sizes()
+        return Plan.of(
+            [first, *after],
+            self.dtype,
+            grid=self.interpolant.tokens,
+            prompt=(layer.prompt_tokens, layer.features.total),
+            looked=n * layer.outputs * self.interpolant.tokens,
+            more=more,
+            products=n * self.dim * layer.outputs,
         )

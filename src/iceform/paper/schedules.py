@@ -110,27 +110,25 @@ class Schedule:
 
     def _polynomials(self, eigenvalues: Tensor, factor: float) -> list[float]:
         """Adjoint sweep: the last step's error arrives as it is, earlier ones multiplied."""
-        # w_T as a function of (w_{t+1}, w_t): start from the end and pull back through the steps.
-        now, before = torch.ones_like(eigenvalues), torch.zeros_like(eigenvalues)
-        out = []
-        pairs = list(zip(self.steps, self.momenta, strict=True))
-        for t in range(len(pairs) - 1, -1, -1):
-            out.append(float(now.abs().max()) * factor)
-            mu = pairs[t - 1][1] if t else 0.0
-            shrink = 1 - pairs[t][0] * eigenvalues
-            now, before = (1 + mu) * shrink * now + before, -mu * shrink * now
-        return out[::-1]
+        reached = self._pulled_back([1 - eta * eigenvalues for eta in self.steps], -1.0)
+        return [float(now.abs().max()) * factor for now in reached]
 
     def _worst_products(self, hessian: tuple[float, float]) -> list[float]:
-        alpha, top = hessian
+        """Norms of the steps in the place of the steps, and nothing cancels."""
+        ends = torch.tensor(hessian, dtype=torch.float64)
+        norms = [(1 - eta * ends).abs().max() for eta in self.steps]
+        return [float(now) for now in self._pulled_back(norms, 1.0)]
+
+    def _pulled_back(self, shrinks: list[Tensor], sign: float) -> list[Tensor]:
+        """w_T as a function of w_{t+1}, for every t, from the end back through the steps.
+
+        ``shrinks`` is what every step multiplies by; momentum takes w_t away with ``sign``.
+        """
+        now, before = torch.ones_like(shrinks[0]), torch.zeros_like(shrinks[0])
         out = []
-        now, before = 1.0, 0.0
-        pairs = list(zip(self.steps, self.momenta, strict=True))
-        for t in range(len(pairs) - 1, -1, -1):
+        for shrink, mu in zip(shrinks[::-1], (0.0, *self.momenta[:-1])[::-1], strict=True):
             out.append(now)
-            mu = pairs[t - 1][1] if t else 0.0
-            rho = max(abs(1 - pairs[t][0] * alpha), abs(1 - pairs[t][0] * top))
-            now, before = (1 + mu) * rho * now + before, mu * rho * now
+            now, before = (1 + mu) * shrink * now + before, sign * mu * shrink * now
         return out[::-1]
 
 

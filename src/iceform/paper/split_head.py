@@ -26,7 +26,7 @@ from torch import Tensor
 from iceform.certificates import DerivationStep
 from iceform.heads import Design, FrozenNetwork, Head, Move, attention
 from iceform.paper.attention_head import AttentionHead
-from iceform.paper.base import Plan
+from iceform.paper.base import LayerSizes, Plan
 from iceform.paper.rows import Entries, RowOptions
 from iceform.paper.truncated_linear import TruncatedLinear
 from iceform.run.formulas import RampLookUps
@@ -143,20 +143,13 @@ class SplitAttentionHead(AttentionHead):
     @property
     def plan(self) -> Plan:
         """Two layers; ``split`` (2 head_dim + value_dim) heads and one per target head."""
-        rows, total, d = self.layer.outputs, self.layer.features.total, self.dim
-        first = rows * self.split * (d + 1 + rows) * total + (d + 1) * total + self.samples**2
-        more = rows * rows + self.samples**2
-        one = self._plan(layers=2, heads=rows * self.split + self.heads, more=0)
-        size = torch.finfo(self.dtype).bits // 8
-        scores = rows * self.split * self.samples * (2 * self.samples + 2 * (d + 1) + rows)
-        flops = 2 * rows * self.split * self.samples
-        return Plan(
-            **{
-                **one.to_dict(),
-                "parameters": first + more,
-                "weight_bytes": 8 * (first + more),
-                "literal_bytes": size * (first + more + scores),
-                "literal_flops": flops * (self.samples * (d + 1 + rows) + 2 * total * (d + 1)),
-                "fused_flops": flops * (d + 4 * self.samples),
-            }
+        rows, n, total = self.layer.outputs, self.samples, self.layer.features.total
+        first = LayerSizes(n, total, rows * self.split, self.dim + 1, rows, n, shared=1)
+        return Plan.of(
+            [first, self._attending],
+            self.dtype,
+            grid=n,
+            prompt=(n, total),
+            looked=rows * self.split * n * n,
+            products=rows * self.split * n * self.dim,
         )

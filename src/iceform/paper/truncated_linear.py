@@ -22,7 +22,6 @@ whole grid is always better; the split is here because the theorem has it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -30,11 +29,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.arithmetic import at_most, exactly
+from iceform.arithmetic import exactly
 from iceform.certificates import Certificate, DerivationStep
-from iceform.errors import BoundError, PrecisionError, ProgramError
+from iceform.errors import BoundError, ProgramError
 from iceform.heads import Design, Features, FrozenNetwork, Head, Move, Prompt, Row, attention, rows
-from iceform.paper.base import Emulator, Plan
+from iceform.paper.base import Emulator, LayerSizes, Plan
 from iceform.run import rounding_of
 from iceform.run.formulas import RampLookUps
 from iceform.tables import Grid, Interpolant, bounds
@@ -46,7 +45,6 @@ from iceform.validation import (
     check_choice,
     check_positive,
     check_size,
-    check_tensors,
     common_batch,
     unit_roundoff,
 )
@@ -172,14 +170,7 @@ class TruncatedLinear(Emulator):
             raise ProgramError(f"the hard split has one guard per side, got {g}")
         self.tables = [self._table(h) for h in range(heads)]
         self.interpolant = self.tables[0]
-        error = self.certificate.error
-        if self.eps is not None and not error <= self.eps:
-            raise PrecisionError(
-                f"{heads} heads of {count} tokens are certified to {at_most(error, '.3g')}, not "
-                "to eps = "
-                f"{self.eps:.3g}; use more heads or tokens",
-                best=error,
-            )
+        self._hold_eps("use more heads or tokens", f"{heads} heads of {count} tokens")
 
     def _table(self, head: int) -> Interpolant:
         """A head as a look-up over all its tokens."""
@@ -280,14 +271,19 @@ class TruncatedLinear(Emulator):
 
     # ------------------------------------------------------------------------------ evaluation
 
-    def check(self, *inputs: Tensor) -> None:
-        """Shapes, dtype, device, bounds; the spectral split also checks the range of z."""
-        if len(inputs) != 3:
-            raise TypeError(f"call with (X, w, t), got {len(inputs)} arguments")
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Data, and the line's w and t."""
+        return {"x": (self.samples, self.dim), "w": (self.dim,), "t": ()}
+
+    @property
+    def answer(self) -> tuple[int, ...]:
+        """A number for every sample."""
+        return (self.samples,)
+
+    def _check_values(self, *inputs: Tensor) -> None:
+        """Bounds; the spectral split also checks the range of z."""
         x, w, t = inputs
-        device = x.device if isinstance(x, Tensor) else torch.device("cpu")
-        shapes = {"x": (x, (self.samples, self.dim)), "w": (w, (self.dim,)), "t": (t, ())}
-        check_tensors(shapes, self.dtype, device)
         check_bound("x", x, self.bound, "scale the data or raise bound=")
         check_bound("w", w, self.weight_bound, "raise weight_bound=")
         check_bound("t", t, self.weight_bound, "raise weight_bound=")
@@ -305,9 +301,6 @@ class TruncatedLinear(Emulator):
     @staticmethod
     def _line(x: Tensor, w: Tensor, t: Tensor) -> Tensor:
         return (x @ w[..., None])[..., 0] + t[..., None]
-
-    def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
-        return (2, 1, 0), (self.samples,)
 
     def _exactly(self, *inputs: Tensor) -> Float[Tensor, "*b n"]:
         """The exact truncated line (float64)."""
@@ -392,20 +385,6 @@ class TruncatedLinear(Emulator):
     def plan(self) -> Plan:
         """One layer of ``heads`` heads."""
         s, total, count = self.split, self.features.total, self._count
-        d = self.dim + 2
-        weights = (s.heads + 1) * d * total + s.heads * total + count * self.samples
-        size = torch.finfo(self.dtype).bits // 8
-        return Plan(
-            grid_tokens=s.tokens,
-            tokens=count,
-            features=total,
-            head_dim=d,
-            heads=s.heads,
-            layers=1,
-            parameters=weights,
-            weight_bytes=8 * weights,
-            literal_bytes=size * (weights + s.heads * (2 * count**2 + 2 * count * d)),
-            fused_bytes=size * (count * total + 2 * self.samples * s.tokens),
-            literal_flops=2 * s.heads * count * (count * (d + 1) + 2 * total * d),
-            fused_flops=8 * s.heads * self.samples * s.tokens,
-        )
+        layer = LayerSizes(count, total, s.heads, self.dim + 2, 1, self.samples, shared=1)
+        looked = s.heads * self.samples * s.tokens
+        return Plan.of([layer], self.dtype, grid=s.tokens, prompt=(count, total), looked=looked)

@@ -9,27 +9,19 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from iceform.arithmetic.doubled import Doubled, softmax_average
-from iceform.certificates import (
-    Result,
-)
-from iceform.heads import Features
+from iceform.certificates import Result
+from iceform.heads import Features, Head, moves, products
 from iceform.paper.library.passes import (
     STRAY,
     UNREAD,
+    DesignedHead,
     HeadSizes,
     PassRecorder,
     PromptAlgorithm,
     TargetHead,
-    as_doubled,
     require_labels,
 )
-from iceform.validation import (
-    check_bound,
-    check_positive,
-    check_size,
-    plain_tensor,
-)
+from iceform.validation import check_bound, check_positive, check_size, plain_tensor
 
 if TYPE_CHECKING:
     from iceform.paper.library.network import PromptLibrary
@@ -59,42 +51,36 @@ class KernelPrompts(PromptAlgorithm):
         check_positive("gamma", self.gamma)
         check_size("queries", self.queries)
 
-    def _spans(self, dim: int) -> Tensor:
+    def _head(self, dim: int) -> DesignedHead:
+        at = Features.of(x=dim, square=1, y=1, is_query=1)
         # On |x|, |q| <= 1 the best sample's logit is at least -3 d gamma, and a query token, which
         # has a point but no square, reaches 2 d gamma as a key: both must lose against a sample.
         margin = 5 * dim * self.gamma + math.log(self.queries) + UNREAD
-        k = [2 * self.gamma] * dim + [self.gamma * dim, margin]
-        return torch.tensor([k, [1.0] * (dim + 2)], dtype=torch.float64)
+        logit = (
+            *products(at, {"x": 1.0}, {"x": 2 * self.gamma}),
+            *products(at, {"is_query": 1.0}, {"square": -self.gamma}),
+            *products(at, {"is_query": 1.0}, {"is_query": -margin}),
+        )
+        head = Head("kernel average", logit, moves(at, {"y": 1.0}, "average"))
+        return DesignedHead(at, {"x": 1.0, "square": float(dim), "is_query": 1.0}, head)
 
     def sizes(self, dim: int, samples: int) -> HeadSizes:
         """A token for every sample and for every point of a pass."""
-        points = torch.zeros(self.queries, dim, dtype=torch.float64)
-        zeros = torch.zeros(samples, dim, dtype=torch.float64)
-        head = self._target(zeros, zeros[:, 0], points)
-        return head.sizes(self._spans(dim), bound=float(max(1, dim)))
+        return self._head(dim).sizes(samples + self.queries)
 
     def target(self, x: Tensor, y: Tensor | None) -> TargetHead:
         """The first samples as points."""
         return self._target(x, require_labels(y), x[: self.queries])
 
     def _target(self, x: Tensor, y: Tensor, points: Tensor) -> TargetHead:
-        n, dim = x.shape
-        at, spans = Features.of(x=dim, square=1, y=1, is_query=1), self._spans(dim)
+        n, head = len(x), self._head(x.shape[1])
+        at = head.features
         tokens = x.new_zeros(n + len(points), at.total)
         tokens[:n, at["x"]], tokens[n:, at["x"]] = x, points
         tokens[:n, at["square"]] = x.square().sum(-1, keepdim=True)
         tokens[:n, at["y"]] = y[:, None]
         tokens[n:, at["is_query"]] = 1.0
-        eye = torch.eye(dim, dtype=torch.float64)
-        w_k = torch.zeros(dim + 2, at.total, dtype=torch.float64)
-        w_k[:dim, at["x"]] = 2 * self.gamma * eye
-        w_k[dim, at["square"]] = -self.gamma
-        w_k[dim + 1, at["is_query"]] = -float(spans[0, -1])
-        w_q = torch.zeros_like(w_k)
-        w_q[:dim, at["x"]], w_q[dim:, at["is_query"]] = eye, 1.0
-        w_v = torch.zeros(1, at.total, dtype=torch.float64)
-        w_v[:, at["y"]] = 1.0
-        return TargetHead.balanced(tokens, w_k, w_q, w_v, slice(n, None), spans)
+        return head.target(tokens, slice(n, None))
 
     def run(self, passes: PassRecorder, x: Tensor, y: Tensor | None) -> Result:
         """The averages at the samples."""
@@ -105,10 +91,8 @@ class KernelPrompts(PromptAlgorithm):
             {"passes": error},
             {"samples x dim": f"{x.shape[0]} x {x.shape[1]}", "max |x|": 1.0, "max |y|": 1.0},
         )
-        return passes.result(
-            values, certificate, lambda: self._enclosed(x, labels), len(x) * x.numel(),
-            predictor=_KernelMemory(self, passes.library, x, labels),
-        )  # fmt: skip
+        memory = _KernelMemory(self, passes.library, x, labels)
+        return passes.result(values, certificate, self.reference, (x, labels), predictor=memory)
 
     def averages(
         self, passes: PassRecorder, x: Tensor, y: Tensor, points: Tensor
@@ -124,11 +108,6 @@ class KernelPrompts(PromptAlgorithm):
             worst = max(worst, error + STRAY)
         worst += 2 * passes.moved(self.sizes(x.shape[1], len(x)).logits, x.shape[1])
         return torch.cat(parts), worst
-
-    def _enclosed(self, x: Tensor, y: Tensor) -> Doubled:
-        apart = Doubled.exactly(x)[:, None] - Doubled.exactly(x)
-        logits = -as_doubled(self.gamma, x) * (apart * apart).sum()
-        return softmax_average(logits, Doubled.exactly(y)[:, None])[:, 0]
 
     def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
         """At the samples."""
@@ -178,31 +157,28 @@ class HopfieldPrompts(PromptAlgorithm):
         """The state has a pattern's shape."""
         return (x.shape[1],)
 
-    def _spans(self, dim: int, samples: int) -> Tensor:
+    def _head(self, dim: int, samples: int) -> DesignedHead:
+        at = Features.of(pattern=dim, state=dim, is_query=1)
         margin = 2 * dim * self.beta + math.log(samples) + UNREAD
-        return torch.tensor([[self.beta] * dim + [margin], [1.0] * (dim + 1)], dtype=torch.float64)
+        logit = (
+            *products(at, {"state": 1.0}, {"pattern": self.beta}),
+            *products(at, {"is_query": 1.0}, {"is_query": -margin}),
+        )
+        head = Head("retrieval", logit, moves(at, {"pattern": 1.0}, "state"))
+        return DesignedHead(at, dict.fromkeys(at, 1.0), head)
 
     def sizes(self, dim: int, samples: int) -> HeadSizes:
         """A token for every pattern, and one for the state."""
-        zeros = torch.zeros(samples, dim, dtype=torch.float64)
-        return self.target(zeros, zeros[0]).sizes(self._spans(dim, samples), bound=1.0)
+        return self._head(dim, samples).sizes(samples + 1)
 
     def target(self, x: Tensor, y: Tensor | None) -> TargetHead:
         """One update of the state y."""
-        n, dim = x.shape
-        at, spans = Features.of(pattern=dim, state=dim, is_query=1), self._spans(dim, n)
+        n, head = len(x), self._head(x.shape[1], len(x))
+        at = head.features
         tokens = x.new_zeros(n + 1, at.total)
         tokens[:n, at["pattern"]], tokens[n, at["state"]] = x, require_labels(y)
         tokens[n, at["is_query"]] = 1.0
-        eye = torch.eye(dim, dtype=torch.float64)
-        w_k = torch.zeros(dim + 1, at.total, dtype=torch.float64)
-        w_k[:dim, at["pattern"]] = self.beta * eye
-        w_k[dim, at["is_query"]] = -float(spans[0, -1])
-        w_q = torch.zeros_like(w_k)
-        w_q[:dim, at["state"]], w_q[dim, at["is_query"]] = eye, 1.0
-        w_v = torch.zeros(dim, at.total, dtype=torch.float64)
-        w_v[:, at["pattern"]] = eye
-        return TargetHead.balanced(tokens, w_k, w_q, w_v, slice(n, None), spans)
+        return head.target(tokens, slice(n, None))
 
     def run(self, passes: PassRecorder, x: Tensor, y: Tensor | None) -> Result:
         """The update's derivative is beta Cov, whose norm is at most beta max ||p||^2."""
@@ -219,15 +195,7 @@ class HopfieldPrompts(PromptAlgorithm):
         certificate = passes.certificate(
             {"passes": total}, {"patterns": f"{x.shape[0]} x {x.shape[1]}", "max |x|": 1.0}
         )
-        numbers = x.numel() * x.shape[1]
-        return passes.result(state, certificate, lambda: self._enclosed(x, given), numbers)
-
-    def _enclosed(self, patterns: Tensor, start: Tensor) -> Doubled:
-        memory, state = Doubled.exactly(patterns), Doubled.exactly(start)
-        for _ in range(self.steps):
-            logits = as_doubled(self.beta, patterns) * (memory * state).sum()
-            state = softmax_average(logits[None], memory)[0]
-        return state
+        return passes.result(state, certificate, self.reference, (x, given))
 
     def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
         """The same updates in float64."""
@@ -280,15 +248,9 @@ class HeadPrompts(PromptAlgorithm):
         rounded = any(not bool((w.to(x).double() == w.double()).all()) for w in given)
         terms = {"passes": error, **({f"weights in {x.dtype}": math.inf} if rounded else {})}
         certificate = passes.certificate(terms, {"tokens x dim": f"{x.shape[0]} x {x.shape[1]}"})
-        numbers = x.shape[0] ** 2 * (len(self.w_k) + len(self.w_v))
-        return passes.result(out, certificate, lambda: self._enclosed(x), numbers)
+        return passes.result(out, certificate, self.reference, (x,))
 
-    def _enclosed(self, x: Tensor) -> Doubled:
-        parts = (Doubled.exactly(m.to(x.device)) for m in (x, self.w_k, self.w_q, self.w_v))
-        tokens, *weights = parts
-        keys, queries, values = ((tokens[:, None] * w).sum() for w in weights)
-        return softmax_average((queries[:, None] * keys).sum(), values)
-
-    def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
+    def reference(self, x: Tensor, y: Tensor | None = None) -> Tensor:
         """By plain attention."""
-        return self.target(x, y).exact()
+        keys, queries, values = (x.double() @ w.double().mT for w in (self.w_k, self.w_q, self.w_v))
+        return torch.softmax(queries @ keys.mT, -1) @ values

@@ -8,28 +8,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from iceform import tuning
 from iceform.arithmetic import gram_eigenvalues
-from iceform.arithmetic.doubled import Doubled
+from iceform.arithmetic.balls import balls_of, uppermost
 from iceform.arithmetic.units import OUTWARD_MANY
-from iceform.certificates import (
-    DerivationStep,
-    Result,
-)
+from iceform.certificates import DerivationStep, Result
 from iceform.errors import ProgramError
 from iceform.expressions import loss_named
+from iceform.expressions.ball_tensors import BallTensor
 from iceform.paper.library.gradient_head import GradientHead, gradient_head
-from iceform.paper.library.passes import (
-    HeadSizes,
-    PassRecorder,
-    PromptAlgorithm,
-    TargetHead,
-    as_doubled,
-)
-from iceform.validation import (
-    check_positive,
-    check_size,
-    unit_roundoff,
-)
+from iceform.paper.library.passes import HeadSizes, PassRecorder, PromptAlgorithm, TargetHead
+from iceform.validation import check_positive, check_size, unit_roundoff
 
 
 @dataclass(frozen=True)
@@ -160,9 +149,7 @@ class ComponentPrompts(PromptAlgorithm):
     @staticmethod
     def _proven(x: Tensor, components: Tensor) -> tuple[Tensor, Tensor]:
         """Variances along components (over n), and how far each is from the exact one."""
-        (n, d), x = x.shape, x.double()
-        rows, count, unit = Doubled.exactly(x), as_doubled(len(x), x), unit_roundoff(torch.float64)
-        centred = rows - (rows.mT.sum() / count)
+        (n, d), x, unit = x.shape, x.double(), unit_roundoff(torch.float64)
         eigenvalues, off = gram_eigenvalues(x - x.mean(0))
         # The mean that was taken away is rounded, and so are the differences.
         slip = math.sqrt(d) * 2 * (n + 2) * unit * float(x.abs().max())
@@ -171,18 +158,12 @@ class ComponentPrompts(PromptAlgorithm):
         )
         values, errors = [], []
         for place, v in enumerate(components):
-            along = (centred * Doubled.exactly(v)).sum()
-            image = (centred.mT * along).sum() / count
-            value = float(v @ image.mid.hi)
-            residual = (image - as_doubled(value, x) * Doubled.exactly(v)).size.norm()
+            value, residual, longer = _in_balls(x, v)
             order = d - 1 - place
             others = torch.cat([eigenvalues[:order], eigenvalues[order + 1 :]])
             gap = float((others - value).abs().min()) - off if len(others) else math.inf
-            sine = OUTWARD_MANY * float(residual) / (gap * float(v.norm())) if gap > 0 else math.inf
-            length = (Doubled.exactly(v) * Doubled.exactly(v)).sum() - as_doubled(1.0, x)
-            errors.append(
-                OUTWARD_MANY * (math.sqrt(2) * sine + float(length.size)) if sine < 1 else math.inf
-            )
+            sine = OUTWARD_MANY * residual / (gap * float(v.norm())) if gap > 0 else math.inf
+            errors.append(OUTWARD_MANY * (math.sqrt(2) * sine + longer) if sine < 1 else math.inf)
             values.append(value)
         return x.new_tensor(values), x.new_tensor(errors)
 
@@ -191,3 +172,14 @@ class ComponentPrompts(PromptAlgorithm):
         x = x.double()
         rows: Tensor = torch.linalg.svd(x - x.mean(0), full_matrices=False).Vh[: self.count]
         return rows * rows.gather(1, rows.abs().argmax(1, keepdim=True)).sign()
+
+
+def _in_balls(x: Tensor, v: Tensor) -> tuple[float, float, float]:
+    """The variance along v, ||C v - variance v||, and how far ||v||^2 is from 1, rounded up."""
+    with balls_of(tuning.PROOFS_BITS):
+        rows, along = BallTensor.of(x), BallTensor.of(v)
+        centred = rows - rows.mean(0)
+        image = centred.mT @ (centred @ along) / len(x)
+        value = float((along * image).sum().item().mid())
+        residual = (image - value * along).square().sum().item().sqrt()
+        return value, uppermost(residual), uppermost(abs(along.square().sum().item() - 1))

@@ -10,13 +10,12 @@ from torch import Tensor
 
 from iceform import tuning
 from iceform.arithmetic import gram_eigenvalues
-from iceform.arithmetic.doubled import Doubled
+from iceform.arithmetic.balls import balls_of, uppermost
 from iceform.arithmetic.units import OUTWARD_MANY
-from iceform.certificates import (
-    Result,
-)
+from iceform.certificates import Enclosure, Result
 from iceform.errors import BoundError
 from iceform.expressions import Loss
+from iceform.expressions.ball_tensors import BallTensor
 from iceform.paper.library.gradient_head import GradientHead, gradient_head
 from iceform.paper.library.passes import (
     WRITTEN,
@@ -24,16 +23,11 @@ from iceform.paper.library.passes import (
     PassRecorder,
     PromptAlgorithm,
     TargetHead,
-    as_doubled,
+    enclosure,
     require_labels,
 )
 from iceform.paper.schedules import SCHEDULES, Schedule, steps_needed
-from iceform.validation import (
-    check_choice,
-    check_positive,
-    check_size,
-    unit_roundoff,
-)
+from iceform.validation import check_choice, check_positive, check_size, unit_roundoff
 
 _SINGULAR = 1e-12  # of the largest eigenvalue: below it the least one may be zero
 
@@ -160,49 +154,26 @@ class DescentPrompts(PromptAlgorithm):
         taken = (*head.table.assumptions, *assumed)
         certificate = passes.certificate(terms, head.domain.describe(), taken)
         enclosable = head.loss.derivative.obstacle is None and not assumed
-        exact = (lambda: self._enclosed(x, require_labels(y))) if enclosable else None
-        numbers = self.steps * x.numel()
-        return passes.result(w, certificate, exact, numbers, predictor=_HostLine(w))
-
-    def _enclosed(self, x: Tensor, y: Tensor) -> Doubled:
-        r"""The exact last iterate, in a ball.
-
-        Steps are taken from a number each, the last one's middle. What a step was off by is
-        multiplied on the way as any error is, and the sum of that is what the end is off by, as
-        long as iterates within ``far`` of these have the curvature that the factors rest on.
-        """
-        head, (schedule, hessian) = self._head(x.shape[1], len(x)), self.plan(x)
-        loss, (low, high) = head.loss, head.domain.residuals
-        reach = schedule.amplification(hessian, quadratic=loss.quadratic)
-        everywhere = loss.known is not None and loss.known.steepest is not None
-        f, (samples, labels, offset) = loss.derivative.on(low, high), loss.encode(x, y)
-        rows = Doubled.exactly(samples)
-        w = last = ahead = Doubled.exactly(x.new_zeros(x.shape[1]))
-        end, far = 0.0, [0.0, 0.0]
-        for eta, mu, factor in zip(schedule.steps, schedule.momenta, reach, strict=True):
-            if not (everywhere or float(ahead.size.max()) + far[0] <= self.w_bound):
-                return Doubled(ahead.mid, torch.full_like(ahead.off, math.inf))
-            heights = f.doubled((rows * ahead).sum() - Doubled.exactly(labels))
-            if offset is not None:
-                heights = heights - Doubled.exactly(y)
-            mean = (rows.mT * heights).sum() / as_doubled(len(x), x)
-            moved = ahead - as_doubled(eta, x) * (mean + as_doubled(self.l2, x) * ahead)
-            step = float(moved.off.norm()) * OUTWARD_MANY
-            end += factor * step * OUTWARD_MANY
-            last, w = w, Doubled(moved.mid, torch.zeros_like(moved.off))
-            ahead = w + as_doubled(mu, x) * (w - last)
-            far = [(1 + mu) * ((1 + eta * hessian[1]) * far[0] + step) + mu * far[1], far[0]]
-        return Doubled(w.mid, torch.full_like(w.off, end))
+        (schedule, _), labels = self.plan(x), require_labels(y)
+        return passes.result(
+            w,
+            certificate,
+            (lambda x, y: self._steps(schedule, x, y)) if enclosable else None,
+            (x, labels),
+            predictor=_HostLine(w),
+        )
 
     def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
         """The same steps along exact gradients."""
-        (schedule, _), head = self.plan(x), self._head(x.shape[1], len(x))
-        x, y = x.double(), require_labels(y).double()
-        f, (samples, labels, offset) = head.loss.derivative, head.loss.encode(x, y)
-        w = last = ahead = x.new_zeros(x.shape[1])
+        return self._steps(self.plan(x)[0], x.double(), require_labels(y).double())
+
+    def _steps(self, schedule: Schedule, x: Tensor, y: Tensor) -> Tensor:
+        loss = Loss.of(self.loss)
+        samples, labels, offset = loss.encode(x, y)
+        w = last = ahead = torch.zeros_like(x[0])
         for eta, mu in zip(schedule.steps, schedule.momenta, strict=True):
-            heights = f(samples @ ahead - labels)
-            gradients = heights[:, None] * samples - (0.0 if offset is None else offset)
+            gradients = loss.derivative(samples @ ahead - labels)[:, None] * samples
+            gradients = gradients if offset is None else gradients - offset
             last, w = w, ahead - eta * (gradients.mean(0) + self.l2 * ahead)
             ahead = w + mu * (w - last)
         return w
@@ -269,20 +240,18 @@ class RidgePrompts(PromptAlgorithm):
         terms["rounding of alpha/n"] = unit_roundoff(torch.float64) * l2 * longest / low
         domain = descent._head(d, n).domain.describe()
         certificate = passes.certificate(terms, domain, compared="w - minimiser")
-        gradient = self._gradient(x, labels, w).size.norm()
-        distance = {"gradient over least curvature": OUTWARD_MANY * float(gradient) / low}
-        passes.ledger.note("host", "the enclosure: the gradient at the answer, in 98 bits")
-        return passes.result(
-            w,
-            certificate,
-            enclosed=passes.enclosure(distance, certificate),
-            predictor=_HostLine(w),
-        )
 
-    def _gradient(self, x: Tensor, y: Tensor, w: Tensor) -> Doubled:
-        rows, at, count = Doubled.exactly(x), Doubled.exactly(w), as_doubled(len(x), x)
-        rest = (rows * at).sum() - Doubled.exactly(y)
-        return (rows.mT * rest).sum() / count + as_doubled(self.alpha, x) / count * at
+        def enclosed() -> Enclosure | None:
+            return enclosure(OUTWARD_MANY * self._slope(x, labels, w) / low, certificate)
+
+        return passes.result(w, certificate, enclosed=enclosed, predictor=_HostLine(w))
+
+    def _slope(self, x: Tensor, y: Tensor, w: Tensor) -> float:
+        """The 2-norm of the exact gradient at w, rounded up."""
+        with balls_of(tuning.PROOFS_BITS):
+            rows, labels, at = map(BallTensor.of, (x, y, w))
+            gradient = (rows.mT @ (rows @ at - labels) + self.alpha * at) / len(x)
+            return uppermost(gradient.square().sum().item().sqrt())
 
     def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
         """The minimiser, by an orthogonal decomposition."""

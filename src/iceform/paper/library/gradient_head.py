@@ -14,9 +14,7 @@ from iceform.heads import Features
 from iceform.paper.gradients import GradientStep
 from iceform.paper.library.passes import SPARE, HeadSizes, TargetHead
 from iceform.tables import Interpolant, bounds
-from iceform.validation import (
-    unit_roundoff,
-)
+from iceform.validation import unit_roundoff
 
 
 class GradientHead:

@@ -12,9 +12,7 @@ from torch import Tensor
 
 from iceform.arithmetic import at_most
 from iceform.arithmetic.units import LEAK_BITS
-from iceform.certificates import (
-    Result,
-)
+from iceform.certificates import Result
 from iceform.codec import decode, encode
 from iceform.errors import IntegrityError, PrecisionError, ProgramError
 from iceform.expressions import LOSSES

@@ -6,25 +6,21 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from iceform.arithmetic.doubled import Doubled
-from iceform.certificates import (
-    Certificate,
-    Enclosure,
-    Ledger,
-    RecordingBackend,
-    Result,
-    weakest,
-)
+from iceform import tuning
+from iceform.certificates import Certificate, Enclosure, Ledger, RecordingBackend, Result, weakest
 from iceform.errors import ProgramError
+from iceform.heads import Features, Head
+from iceform.heads.design import stacked
+from iceform.heads.head import Row
+from iceform.paper.base import distance
 from iceform.tables import bounds
-from iceform.validation import (
-    unit_roundoff,
-)
+from iceform.validation import unit_roundoff
 
 if TYPE_CHECKING:
     from iceform.paper.library.network import PromptLibrary
@@ -33,7 +29,6 @@ WRITTEN = 8  # roundings of a key and a query as they are balanced and written
 SPARE = 1.001  # of a reach, for the rounding of balanced weights
 UNREAD = 60.0  # e^-60: query tokens are kept out of an average by this margin
 STRAY = 2 * math.exp(-UNREAD)  # what they carry into it all the same, on values up to 1
-_ENCLOSED = 1 << 20  # numbers up to which an answer is enclosed after the fact
 
 
 @dataclass(frozen=True)
@@ -115,6 +110,35 @@ class TargetHead:
         """The outputs at the queries by plain attention, in float64."""
         t, k, q, v = (m.double() for m in (self.tokens, self.w_k, self.w_q, self.w_v))
         return torch.softmax((t[self.queries] @ q.mT) @ (t @ k.mT).mT, -1) @ (t @ v.mT)
+
+
+@dataclass(frozen=True)
+class DesignedHead:
+    """A head by its rows: features of its tokens, the largest entry of each, and the head."""
+
+    features: Features
+    limits: Mapping[str, float]
+    head: Head
+
+    @cached_property
+    def spans(self) -> Tensor:
+        """Largest terms of keys and of queries in each head dimension."""
+
+        def largest(row: Row) -> float:
+            return sum(abs(c) * self.limits[name] for (name, _), c in row.reads.items())
+
+        rows = [[largest(pair[side]) for pair in self.head.logit] for side in (1, 0)]
+        return torch.tensor(rows, dtype=torch.float64)
+
+    def target(self, tokens: Tensor, queries: slice) -> TargetHead:
+        """The head on tokens, whose outputs at ``queries`` are read."""
+        w_k, w_q, w_v = (stacked([self.head], kind, self.features)[0] for kind in "kqv")
+        return TargetHead.balanced(tokens, w_k, w_q, w_v, queries, self.spans)
+
+    def sizes(self, tokens: int) -> HeadSizes:
+        """What it asks of a network, with so many tokens."""
+        empty = torch.zeros(tokens, self.features.total, dtype=torch.float64)
+        return self.target(empty, slice(0)).sizes(self.spans, bound=max(self.limits.values()))
 
 
 class PromptAlgorithm(ABC):
@@ -199,31 +223,42 @@ class PassRecorder:
         self,
         value: Tensor,
         certificate: Certificate,
-        exact: Callable[[], Doubled] | None = None,
-        numbers: int = 0,
+        exactly: Callable[..., Tensor] | None = None,
+        inputs: tuple[Tensor, ...] = (),
         **rest: Any,
     ) -> Result:
-        """An answer with its proofs; ``exact`` encloses the exact one, in so many numbers."""
-        enclosure = None
-        if exact is not None and numbers <= _ENCLOSED:
-            self.ledger.note("host", "the enclosure: the exact algorithm again, in 98 bits")
-            gap, off = (float(part.max()) for part in exact().apart(value))
-            enclosure = self.enclosure(
-                {"distance from the exact answer": gap, "rounding of that": off}, certificate
-            )
+        """An answer with its proofs; ``exactly`` is the algorithm, which runs on balls if asked."""
+
+        def enclosed() -> Enclosure | None:
+            return enclosure(_distance(exactly, inputs, value), certificate) if exactly else None
+
         return Result(
             value, certificate, self.witness.attest(), self.ledger, self.count,
-            **{"enclosed": enclosure, **rest},
+            **{"enclosed": enclosed, **rest},
         )  # fmt: skip
 
-    @staticmethod
-    def enclosure(terms: Mapping[str, float], certificate: Certificate) -> Enclosure | None:
-        """How far one answer is from the exact one; None where nothing bounds it."""
-        found = Enclosure.total(
-            terms, domain={**certificate.domain, "data": "as given"}, dtype=certificate.dtype,
-            backend=certificate.backend, compared=certificate.compared,
-        )  # fmt: skip
-        return found if found.error < math.inf else None
+
+def enclosure(off: float, certificate: Certificate) -> Enclosure | None:
+    """How far one answer is from the exact one; None where nothing bounds it."""
+    found = Enclosure.total(
+        {"distance": off}, domain={**certificate.domain, "data": "as given"},
+        dtype=certificate.dtype, backend=certificate.backend, compared=certificate.compared,
+    )  # fmt: skip
+    return found if found.error < math.inf else None
+
+
+def _distance(exactly: Callable[..., Tensor], inputs: tuple[Tensor, ...], value: Tensor) -> float:
+    """In balls of as many bits as it takes; infinite where the algorithm is not known in balls."""
+    bits = tuning.PROOFS_BITS
+    while bits <= tuning.PROOFS_MOST_BITS:
+        try:
+            off, width = distance(exactly, inputs, value, bits)
+        except ProgramError:
+            return math.inf
+        if width <= unit_roundoff(torch.float64) * off:
+            return off
+        bits *= 2
+    return off
 
 
 def require_labels(y: Tensor | None) -> Tensor:
@@ -231,8 +266,3 @@ def require_labels(y: Tensor | None) -> Tensor:
     if y is None:
         raise ProgramError("this algorithm needs labels: library.run(algorithm, X, y)")
     return y
-
-
-def as_doubled(value: float, like: Tensor) -> Doubled:
-    """A number on the device of a tensor, in twice its precision."""
-    return Doubled.exactly(torch.tensor(value, dtype=torch.float64, device=like.device))
