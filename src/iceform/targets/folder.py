@@ -23,7 +23,6 @@ from iceform import store
 from iceform.certificates import Certificate
 from iceform.computer.compile import Program
 from iceform.errors import IceformError, IntegrityError, ProgramError, ShapeError, TargetError
-from iceform.heads import Vocabulary
 from iceform.targets.ablation import example
 from iceform.targets.architectures import Architecture, architecture
 from iceform.targets.domain import check_tensors
@@ -129,7 +128,7 @@ class StockModel:
         found = (
             self.architecture.tensors(self.spec.design, self.spec.positions)
             if words is None
-            else self._with_ids(words)[1]
+            else self.architecture.with_ids(self.spec.design, words)[1]
         )
         return {name: t.to(self.spec.torch_dtype).contiguous() for name, t in found.items()}
 
@@ -139,14 +138,9 @@ class StockModel:
         found = (
             self.architecture.config(self.spec.design, self.spec.positions)
             if words is None
-            else self._with_ids(words)[0]
+            else self.architecture.with_ids(self.spec.design, words)[0]
         )
         return {**found, "dtype": self.spec.dtype}
-
-    def _with_ids(self, words: Vocabulary) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        if self.architecture.with_ids is None:
-            raise TargetError(f"a {self.architecture.name} that reads token ids is not written yet")
-        return self.architecture.with_ids(self.spec.design, words)
 
 
 def write(

@@ -183,7 +183,6 @@ class TextComputer:
     def _written(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         known = architecture(self.sizes.architecture)
         known.check_fits(self.design)
-        assert known.with_ids is not None
         config, tensors = known.with_ids(self.design, self.layers.vocabulary(self._words()))
         config |= {
             **_ACTIVATION[self.sizes.architecture], "bos_token_id": 0, "pad_token_id": self._end,
