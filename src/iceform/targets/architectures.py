@@ -227,25 +227,30 @@ def _zeros(*shape: int) -> Tensor:
     return torch.zeros(*shape, dtype=torch.float64)
 
 
-def _gpt2_config(design: Design, positions: int) -> dict[str, Any]:
+def gpt2_config(width: int, layers: int, heads: int, inner: int, positions: int) -> dict[str, Any]:
+    """A GPT-2 of these sizes that drops nothing out; its epsilon is left to say."""
     return {
         "architectures": ["GPT2Model"],
         "model_type": "gpt2",
         "vocab_size": 1,
         "n_positions": positions,
-        "n_embd": design.hidden,
-        "n_layer": len(design.unrolled),
-        "n_head": design.heads,
-        "n_inner": 1,
+        "n_embd": width,
+        "n_layer": layers,
+        "n_head": heads,
+        "n_inner": inner,
         "activation_function": "relu",
         "resid_pdrop": 0.0,
         "embd_pdrop": 0.0,
         "attn_pdrop": 0.0,
-        "layer_norm_epsilon": design.norm,
         "bos_token_id": None,
         "eos_token_id": None,
         "use_cache": False,
     }
+
+
+def _gpt2_config(design: Design, positions: int) -> dict[str, Any]:
+    stock = gpt2_config(design.hidden, len(design.unrolled), design.heads, 1, positions)
+    return {**stock, "layer_norm_epsilon": design.norm}
 
 
 def _encoder_config(design: Design, positions: int, **more: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -193,15 +194,23 @@ def write(
         "basis": None if spec.design.rotation is None else spec.design.rotation.describe(),
         "weights_sha256": sha,
     }  # fmt: skip
-    views: dict[str, dict[str, Any] | str] = {
-        CONFIG: config,
-        RECORD: record,
-        CARD: _card(spec, name, certificate, sha),
-    }
-    store.write_folder(
-        model.path, _KIND, record, tensors, lambda _: views, [CONFIG], known.tokenizer
-    )
+    views = {CONFIG: config, CARD: _card(spec, name, certificate, sha)}
+    write_checkpoint(model.path, _KIND, record, tensors, views, known.tokenizer)
     return model
+
+
+def write_checkpoint(
+    folder: Path,
+    kind: str,
+    record: dict[str, Any],
+    tensors: Mapping[str, Tensor],
+    views: dict[str, Any],
+    plain: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Path:
+    """Write weights with a record in them, and beside them what transformers and people read."""
+    beside = {**views, RECORD: record}
+    store.write_folder(folder, kind, record, tensors, lambda _: beside, [CONFIG], plain or {})
+    return folder
 
 
 def check_path(folder: Path) -> None:
