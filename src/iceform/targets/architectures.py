@@ -20,7 +20,7 @@ from iceform.validation import check_capacity, dtype_name
 
 Tensors = dict[str, Tensor]
 ROPE_THETA = 500_000.0  # of a Llama whose positions are used, as Llama 3 has it
-_MAPS = 8  # of a layer: queries, keys, values, outputs, and once more while they are laid out
+STILL = 1e30  # factor of a rotary embedding by which no position turns anything
 
 
 @dataclass(frozen=True)
@@ -191,13 +191,13 @@ class Architecture:
         return len(design.layers) * (1 if self.tied else design.repeats)
 
     def check_fits(self, design: Design) -> None:
-        """Refuse weights that memory does not hold, before they are made."""
+        """Refuse weights that memory does not hold twice, before they are made and laid out."""
         layers = self.layers(design)
         fix = "an albert holds repeated layers once" if design.repeats > 1 and not self.tied else ""
         try:
             check_capacity(
                 f"a {self.name} of {layers} layers, {design.hidden} wide",
-                _MAPS * layers * design.hidden * design.inner * torch.float64.itemsize,
+                2 * len("qkvo") * layers * design.hidden * design.inner * torch.float64.itemsize,
                 torch.device("cpu"),
                 fix or "take fewer features or fewer steps",
             )
@@ -319,8 +319,8 @@ def _llama_config(design: Design, positions: int) -> dict[str, Any]:
         "hidden_act": "relu",
         "max_position_embeddings": positions,
         "rms_norm_eps": design.norm,
-        # Angles of 1e-30 times the position: every rotation is the identity.
-        "rope_parameters": {"rope_type": "linear", "factor": 1e30, "rope_theta": 1e4},
+        # Every rotation is the identity.
+        "rope_parameters": {"rope_type": "linear", "factor": STILL, "rope_theta": 1e4},
         "attention_bias": True,
         "mlp_bias": False,
         "attention_dropout": 0.0,

@@ -20,7 +20,7 @@ from typing import Any
 
 from torch import Tensor
 
-from iceform import store
+from iceform import store, tuning
 from iceform.certificates import Certificate
 from iceform.computer.compile import Program
 from iceform.errors import IceformError, IntegrityError, ProgramError, ShapeError, TargetError
@@ -31,7 +31,6 @@ from iceform.targets.stock_computer import StockComputer
 from iceform.targets.target import KINDS, Target
 from iceform.validation import path_of
 
-_CYCLES = 512
 _KIND = "target"
 RECORD = "iceform.json"
 CONFIG = "config.json"
@@ -145,7 +144,7 @@ class StockModel:
 
 
 def write(
-    name: str, spec: Target | Program, path: str | Path, *, cycles: int = _CYCLES
+    name: str, spec: Target | Program, path: str | Path, *, cycles: int = tuning.CHECKPOINT_CYCLES
 ) -> StockModel:
     """Write ``spec`` as the stock architecture ``name`` into the folder ``path``.
 
