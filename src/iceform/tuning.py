@@ -209,3 +209,30 @@ REGIMES_RETRIES = 6  # larger grids tried when a certificate misses eps by a lit
 MESH = 4096  # cells of a range, or of a cell, beyond which nothing is looked for
 PLACES = 257  # at which a function is compared with another
 STORAGE_MOST_FILES = 4096  # tables that the cache on disk keeps
+
+# targets
+ABLATION_SAMPLES = 4  # of the data on which a folder records what heads of its last layer do
+CHECKPOINT_CYCLES = 512  # of a computer for which nobody says how many
+CHECKPOINT_POSITIONS = 1024  # tokens at least that a folder of a descent takes
+CHECKPOINT_SAMPLES = 32  # at most, of the domain for which its reach is chosen
+EXAMPLE_SAMPLES = 16  # of the domain that a card quotes
+EXAMPLE_HALVINGS = 8  # of the data's size until a card's example is within the reach
+DESCENT_TABLE_EPS = {"torch.float64": 5e-14, "torch.float32": 1e-7}  # asked of a looked-up f
+PAIRS_HALVINGS = 16  # of the spacing of pairs of heads that are tried
+PAIRS_STEPS = 32  # the remainder of even weights is sampled up to multiples of 1/32,
+PAIRS_SAMPLES = 1 << 14  # at so many places
+PAIRS_NOISE = 128.0  # units beside an exponential's for which pairs are chosen,
+DECODER_NOISE = 192.0  # and of a decoder, whose sums are longer
+RECURRENCE_POINTS = 8  # where a polynomial is looked at, for each of its degrees
+
+# targets/text
+CAMPAIGN_LINES = 18  # at most, of a random program
+CAMPAIGN_FILLED = 4  # cells of every array that it gives a value
+PROOF_LEVELS = 4096  # up to which all pairs of numbers are enumerated
+PROOF_ROWS = 256  # of a table of pairs at once
+TEXT_BITS = 64  # of the balls that decide a rounding to begin with
+TEXT_RUN_BITS = 300  # of the balls that stand for real numbers in a whole run
+TEXT_STEPS = 50_000  # that are followed to say how many tokens a run needs
+TEXT_POWER = 16  # by repeated products; above, by exponential and logarithm
+TEXT_QUOTED = 30  # letters of a word that an error quotes
+TEXT_COLUMNS = 96  # of a line of data

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 import iceform as ice
 from iceform.errors import TargetError
 from iceform.targets import ARCHITECTURES
-from iceform.targets.architectures import Architecture
+from iceform.targets.architectures import Architecture, TensorNames
 from iceform.targets.target import KINDS
 
 
@@ -52,29 +52,16 @@ def _phi_config(design, positions):
     }  # fmt: skip
 
 
-def _phi_tensors(design, positions):
-    def named(prefix, weight, bias):
-        return {f"{prefix}.weight": weight, f"{prefix}.bias": bias}
-
-    h = design.hidden
-    one, nil = torch.full((h,), float(design.norm_weight)), torch.zeros(h)
-    out = {"embed_tokens.weight": torch.zeros(1, h), **named("final_layernorm", one, nil)}
-    for number in range(len(design.unrolled)):
-        layer = number % len(design.layers)
-        maps, biases = design.matrices(layer), design.biases(layer)
-        at = f"layers.{number}."
-        out |= named(at + "input_layernorm", one, nil)
-        for key in "qkv":
-            out |= named(f"{at}self_attn.{key}_proj", maps[key], biases[key])
-        out |= named(at + "self_attn.dense", maps["o"], nil)
-        out |= named(at + "mlp.fc1", torch.zeros(1, h), torch.zeros(1))
-        out |= named(at + "mlp.fc2", torch.zeros(h, 1), nil)
-    return {name: tensor.double().clone() for name, tensor in out.items()}
+PHI = TensorNames(
+    "embed_tokens.weight", "", "final_layernorm", "layers.{}.",
+    ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "self_attn.dense",
+    ("input_layernorm",), ("mlp.fc1",), "mlp.fc2",
+)  # fmt: skip
 
 
 @pytest.fixture
 def phi():
-    row = Architecture("phi", True, 0, (torch.float32,), _phi_config, _phi_tensors)
+    row = Architecture("phi", True, 0, (torch.float32,), PHI, _phi_config)
     ARCHITECTURES[row.name] = row
     yield row
     del ARCHITECTURES[row.name]

@@ -288,9 +288,7 @@ def compile_case(spec: CaseSpec) -> CompiledCase:
     elif spec.soft:
         design = stock_norms(design)
     vocabulary, centres = _vocabulary(held, design)
-    ids = architecture(held.target).with_ids
-    assert ids is not None
-    config, tensors = ids(design, vocabulary)
+    config, tensors = architecture(held.target).with_ids(design, vocabulary)
     if neurons:
         more, maps = neuron_tensors(design, neurons)
         config, tensors = config | more, tensors | maps

@@ -12,7 +12,7 @@ import json
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -36,6 +36,7 @@ from iceform.bench.building import (
 )
 from iceform.bench.record import CausalVariable, variables
 from iceform.bench.scoring import Scores, circuit_scores, edge_scores, effect_scores
+from iceform.codec import decode, encode
 from iceform.errors import IceformError, IntegrityError, ProgramError
 from iceform.targets.enclosed import Ball
 
@@ -226,7 +227,7 @@ class Case:
         names = [store.WEIGHTS, "config.json", "graph.json", *(f"{n}.safetensors" for n in _FILES)]
         program = self.compiled.program
         store.write_json(path / "case.json", {
-            "id": self.id, "spec": asdict(self.spec), "title": program.title,
+            "id": self.id, "spec": encode(self.spec), "title": program.title,
             "traits": list(program.traits), "steps": program.steps,
             "closeness": self.compiled.closeness(), "edges": list(self.edges),
             "floor": self.truth.floor,
@@ -339,7 +340,7 @@ def read_case(folder: str | Path, *, verify: bool = True) -> Case:
     path = Path(folder)
     held = store.read_json(path / "case.json", _KIND)
     try:
-        spec = CaseSpec(**{f.name: held["spec"][f.name] for f in fields(CaseSpec)})
+        spec = decode(CaseSpec, held["spec"])
         digests = dict(held["sha256"])
         compiled = compile_case(spec)
     except (KeyError, TypeError, IceformError) as broken:

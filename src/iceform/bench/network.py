@@ -37,25 +37,10 @@ from torch import Tensor
 
 from iceform.arithmetic.units import UNIT
 from iceform.errors import IntegrityError
+from iceform.targets.architectures import architecture
 from iceform.targets.enclosed import Ball
 
 READERS = ("q", "k", "v")
-
-
-class _Names(NamedTuple):
-    """How a stock model calls its tensors; of a layer: maps, what comes back, what must be 0."""
-
-    causal: bool
-    words: str
-    places: str
-    scores: str
-    epsilon: str
-    layer: str
-    maps: tuple[str, ...]
-    back: str
-    up: str
-    down: str
-    nothing: tuple[str, ...]
 
 
 _UP = 1 + 2.0**-20  # far more than float64 does to radii
@@ -71,22 +56,6 @@ class Edge:
     layer: int | None
     reader: int = 0
     head: int = 0
-
-
-_NAMES = {
-    "gpt2": _Names(
-        True, "transformer.wte.weight", "transformer.wpe.weight", "lm_head.weight",
-        "layer_norm_epsilon", "transformer.h.", ("attn.c_attn",), "attn.c_proj", "mlp.c_fc",
-        "mlp.c_proj", ("attn.c_proj.bias", "mlp.c_proj.bias"),
-    ),
-    "bert": _Names(
-        False, "bert.embeddings.word_embeddings.weight",
-        "bert.embeddings.position_embeddings.weight", "classifier.weight", "layer_norm_eps",
-        "bert.encoder.layer.", tuple(f"attention.self.{n}" for n in ("query", "key", "value")),
-        "attention.output.dense", "intermediate.dense", "output.dense",
-        ("attention.output.dense.bias", "output.dense.bias"),
-    ),
-}  # fmt: skip
 
 
 class FeedForward(NamedTuple):
@@ -158,28 +127,33 @@ class HeadsNetwork:
 
         Refused if it has biases that no edge carries, or norms that differ.
         """
-        names = _NAMES[config["model_type"]]
+        known = architecture(config["model_type"])
+        assert known.ids is not None
+        names, prefix = known.names, f"{known.ids.prefix}."
         held = {k: v.detach().double() for k, v in tensors.items()}
-        width = held[names.words].shape[1]
-        heads = int(config["n_head" if names.causal else "num_attention_heads"])
-        layers = 1 + max(int(k[len(names.layer) :].split(".")[0]) for k in held
-                         if k.startswith(names.layer))  # fmt: skip
+        words, places, scores = (
+            held[prefix + names.words], held[prefix + names.places],
+            held[f"{known.ids.scores}.weight"],
+        )  # fmt: skip
+        width = words.shape[1]
+        heads = int(config["n_head" if known.causal else "num_attention_heads"])
+        count = int(config["n_layer" if known.causal else "num_hidden_layers"])
         reads, biases, writes, forward = [], [], [], {}
-        for number in range(layers):
-            at = f"{names.layer}{number}."
-            for name in names.nothing:
-                if held[at + name].any():
-                    raise IntegrityError(f"{at}{name} is not zero, and no edge carries it")
-            every = (*names.maps, names.back, names.up, names.down)
-            *maps, back, up, down = (held[f"{at}{name}.weight"] for name in every)
-            if names.causal:  # Conv1D keeps (in, out)
-                maps, back, up, down = [m.T for m in maps], back.T, up.T, down.T
+        for number in range(count):
+            at = prefix + names.layer.format(number)
+            for name in (names.back, names.down):
+                if held[f"{at}{name}.bias"].any():
+                    raise IntegrityError(f"{at}{name}.bias is not zero, and no edge carries it")
+            *maps, back = names.layer_maps(held, at).values()
+            (up,) = names.up
+            inner_up, down = (names.turned(held[f"{at}{name}.weight"]) for name in (up, names.down))
             reads.append(centred(torch.cat(maps).reshape(3, heads, -1, width)))  # by its norm
             inner = [held[f"{at}{name}.bias"] for name in names.maps]
             biases.append(torch.cat(inner).reshape(3, heads, -1))
             writes.append(back.T.reshape(heads, -1, width))
-            maps_up = FeedForward(centred(up).T, held[f"{at}{names.up}.bias"], down.T)
+            maps_up = FeedForward(centred(inner_up).T, held[f"{at}{up}.bias"], down.T)
             forward[2 * number + 1] = maps_up
+        epsilon = float(config["layer_norm_epsilon" if known.causal else "layer_norm_eps"])
         if any(bool(maps.down.any()) for maps in forward.values()):
             reads, biases, writes = (
                 [part for each in parts for part in (each, torch.zeros_like(each))]
@@ -188,9 +162,9 @@ class HeadsNetwork:
         else:
             forward = {}
         return cls(
-            held[names.words], held[names.places], centred(held[names.scores]),
+            words, places, centred(scores),
             torch.stack(reads), torch.stack(biases), torch.stack(writes),
-            _norm_of(held, float(config[names.epsilon]), not names.causal), names.causal, forward,
+            _norm_of(held, epsilon, not known.causal), known.causal, forward,
         )  # fmt: skip
 
     def tensors(self) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform import store
+from iceform.codec import decode, encode
 from iceform.computer import Program
-from iceform.errors import IntegrityError, ProgramError, ShapeError, TargetError
+from iceform.errors import IceformError, IntegrityError, ProgramError, ShapeError, TargetError
 from iceform.lab.algorithms import MECHANISMS, PrefixDescent, chebyshev_steps, stable_damping
 from iceform.lab.circuits import PARTS, DescentCircuit
 from iceform.lab.network import embedded, read_out, run, stacked
 from iceform.lab.shape import GPT2Shape, interleaved
 from iceform.lab.tasks import InContextTask
-from iceform.targets.folder import CONFIG, RECORD, VIEWS, check_path
+from iceform.targets.folder import CONFIG, VIEWS, check_path, write_checkpoint
 from iceform.targets.recognised import recognised
 from iceform.validation import check_choice, check_size
 
@@ -198,17 +199,13 @@ class TrainableNetwork:
         """Write a folder that ``AutoModel.from_pretrained`` and :func:`load_network` read."""
         folder = Path(path)
         check_path(folder)
-        record: dict[str, Any] = {"shape": asdict(self.shape), "name": self.name, "circuit": None}
+        record = encode({"shape": self.shape, "name": self.name, "circuit": self.circuit})
         if self.circuit is not None:
-            made = asdict(self.circuit)
-            record["circuit"] = {k: v for k, v in made.items() if k != "shape"}
             record["ground_truth"] = self.circuit.design.ground_truth()
         if self.algorithm is not None:
-            record["measured_distance_of_the_circuit"] = asdict(_bare(self).distance())
+            record["measured_distance_of_the_circuit"] = encode(_bare(self).distance())
         tensors = {name: t.detach().float().contiguous() for name, t in self.tensors.items()}
-        views = {CONFIG: self.shape.config(), RECORD: record}
-        store.write_folder(folder, _KIND, record, tensors, lambda _: views, [CONFIG])
-        return folder
+        return write_checkpoint(folder, _KIND, record, tensors, {CONFIG: self.shape.config()})
 
 
 def load_network(path: str | Path) -> TrainableNetwork:
@@ -216,14 +213,11 @@ def load_network(path: str | Path) -> TrainableNetwork:
     folder = Path(path)
     stored = store.read_folder(folder, VIEWS, _KIND)
     try:
-        shape = GPT2Shape(**stored.content["shape"])
-        circuit, made = None, stored.content["circuit"]
-        if made is not None:
-            steps = made.pop("algorithm")
-            algorithm = PrefixDescent(**{**steps, "steps": tuple(steps["steps"])})
-            circuit = DescentCircuit(shape, algorithm, **{**made, "parts": tuple(made["parts"])})
-        name = str(stored.content["name"])
-    except (KeyError, TypeError, ValueError) as broken:
+        shape = decode(GPT2Shape, stored.content["shape"])
+        said, name = stored.content["circuit"], str(stored.content["name"])
+        # What earlier versions wrote says the shape once, beside the circuit.
+        circuit = said and decode(DescentCircuit, {"shape": encode(shape), **said})
+    except (KeyError, TypeError, IceformError) as broken:
         raise IntegrityError(f"{folder} does not describe a network: {broken}") from None
     if {n: tuple(t.shape) for n, t in stored.tensors.items()} != shape.tensors():
         raise IntegrityError(f"{folder} has other tensors than its shape {shape}")

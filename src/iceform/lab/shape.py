@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.errors import BoundError, ShapeError
+from iceform.targets.architectures import gpt2_config
 from iceform.validation import check_size
 
 EPSILON = torch.nn.LayerNorm(1).eps  # which is GPT-2's own
@@ -94,25 +95,9 @@ class GPT2Shape:
 
     def config(self) -> dict[str, Any]:
         """config.json for ``AutoModel``: stock, but that nothing is dropped out."""
-        return {
-            "architectures": ["GPT2Model"],
-            "model_type": "gpt2",
-            "vocab_size": self.dim + 2,
-            "n_positions": self.positions,
-            "n_embd": self.width,
-            "n_layer": self.layers,
-            "n_head": self.heads,
-            "n_inner": self.units,
-            "activation_function": "gelu_new",
-            "resid_pdrop": 0.0,
-            "embd_pdrop": 0.0,
-            "attn_pdrop": 0.0,
-            "layer_norm_epsilon": EPSILON,
-            "bos_token_id": None,
-            "eos_token_id": None,
-            "use_cache": False,
-            "dtype": "float32",
-        }
+        stock = gpt2_config(self.width, self.layers, self.heads, self.units, self.positions)
+        own = {"vocab_size": self.dim + 2, "activation_function": "gelu_new"}
+        return {**stock, **own, "layer_norm_epsilon": EPSILON, "dtype": "float32"}
 
     def check_data(self, x: Tensor, y: Tensor) -> None:
         """Refuse data that no prompt of this shape holds."""

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from iceform import tuning
 from iceform.arithmetic.units import OUTWARD_MOST, UNIT
 from iceform.errors import ShapeError
 from iceform.heads.design import mirrored
@@ -23,8 +24,6 @@ from iceform.targets.architectures import architecture
 from iceform.targets.enclosed import Ball, EnclosedNetwork, Prompted
 from iceform.targets.rounding import KernelRounding
 from iceform.targets.target import FeatureTarget, Target
-
-_EXAMPLE = 4  # samples
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +105,8 @@ def example(spec: Target) -> dict[str, Any] | None:
     """
     if not isinstance(spec, FeatureTarget):
         return None
-    most = min(_EXAMPLE, getattr(spec, "samples", _EXAMPLE))  # that its layers have turns for
+    most = tuning.ABLATION_SAMPLES
+    most = min(most, getattr(spec, "samples", most))  # that its layers have turns for
     count = torch.arange(1.0, most + 1, dtype=torch.float64)
     # Eighths, so that they are what they are in every dtype.
     x = (4 * torch.cos(count[:, None] * torch.arange(1, spec.dim + 1))).round() / (8 * spec.dim)

@@ -20,7 +20,116 @@ from iceform.validation import check_capacity, dtype_name
 
 Tensors = dict[str, Tensor]
 ROPE_THETA = 500_000.0  # of a Llama whose positions are used, as Llama 3 has it
-_MAPS = 8  # of a layer: queries, keys, values, outputs, and once more while they are laid out
+STILL = 1e30  # factor of a rotary embedding by which no position turns anything
+
+
+@dataclass(frozen=True)
+class TensorNames:
+    """What a stock model calls its tensors, without the prefix of a model of token ids.
+
+    Attributes
+    ----------
+    words, places
+        Embeddings; no places where positions turn queries and keys.
+    norm
+        The one beside the embeddings, or after the last layer.
+    layer
+        What stands before a layer's, with {} for its number.
+    maps, back
+        Queries, keys and values, in one tensor or three; what heads carry into the stream.
+    norms
+        Of a layer.
+    up, down
+        Feed-forward maps.
+    is_transposed
+        Whether maps are kept (in, out).
+    has_biases
+        Of norms and feed-forward maps.
+    is_by_head
+        Whether queries, keys and values in one tensor alternate head by head.
+    """
+
+    words: str
+    places: str
+    norm: str
+    layer: str
+    maps: tuple[str, ...]
+    back: str
+    norms: tuple[str, ...]
+    up: tuple[str, ...]
+    down: str
+    is_transposed: bool = False
+    has_biases: bool = True
+    is_by_head: bool = False
+
+    def layer_maps(self, held: Mapping[str, Tensor], at: str, heads: int = 1) -> Tensors:
+        """The maps q, k, v and o, each (out, in), of the layer whose names begin with ``at``.
+
+        ``heads`` counts where queries, keys and values alternate head by head.
+        """
+        found = [self.turned(held[f"{at}{name}.weight"]) for name in (*self.maps, self.back)]
+        if len(found) == 2:
+            of_heads = found[0].unflatten(0, (heads if self.is_by_head else 1, -1))
+            found[:1] = [part.flatten(0, 1) for part in of_heads.chunk(3, 1)]
+        return dict(zip("qkvo", found, strict=True))
+
+    def together(self, parts: list[Tensor], heads: int) -> Tensor:
+        """Queries, keys and values as one tensor; one alone is as it is."""
+        count = heads if self.is_by_head and len(parts) > 1 else 1
+        return torch.cat([part.unflatten(0, (count, -1)) for part in parts], 1).flatten(0, 1)
+
+    def turned(self, weight: Tensor) -> Tensor:
+        """A map as (out, in), whichever way it is kept; and back."""
+        return weight.T if self.is_transposed else weight
+
+    def written(self, design: Design, number: int) -> Tensors:
+        """A layer of a design; feed-forward maps are zero, norms the identity."""
+        layer, h = number % len(design.layers), design.hidden
+        maps, biases = design.matrices(layer), design.biases(layer)
+        at, out = self.layer.format(number), {}
+        kinds = ["q", "k", "v", "o"] if len(self.maps) > 1 else ["qkv", "o"]
+        for name, each in zip((*self.maps, self.back), kinds, strict=True):
+            weight = self.together([maps[k] for k in each], design.heads)
+            rows = [biases[k] if k in biases else _zeros(len(maps[k])) for k in each]
+            out[f"{at}{name}.weight"] = self.turned(weight).contiguous()
+            out[f"{at}{name}.bias"] = self.together(rows, design.heads)
+        for name in self.norms:
+            out |= self.identity(at + name, design)
+        for name, shape in (*((up, (1, h)) for up in self.up), (self.down, (h, 1))):
+            out[f"{at}{name}.weight"] = self.turned(_zeros(*shape)).contiguous()
+            if self.has_biases:
+                out[f"{at}{name}.bias"] = _zeros(shape[0])
+        return out
+
+    def identity(self, name: str, design: Design) -> Tensors:
+        """A norm from which features come out as they go in."""
+        out = {f"{name}.weight": _zeros(design.hidden) + design.norm_weight}
+        return out | ({f"{name}.bias": _zeros(design.hidden)} if self.has_biases else {})
+
+
+@dataclass(frozen=True)
+class WordModel:
+    """The same architecture between embeddings of token ids and a head that scores words.
+
+    Attributes
+    ----------
+    name
+        Of transformers' class.
+    prefix
+        Before the names of the plain model's tensors.
+    scores
+        The head.
+    settings
+        What its config says besides, for so many words.
+    lacks
+        Ends of names that it has not.
+    """
+
+    name: str
+    prefix: str
+    scores: str
+    settings: Callable[[int], dict[str, Any]]
+    lacks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -37,6 +146,14 @@ class Architecture:
         Norms that the stream itself passes through in a layer (0: they are on the branches).
     dtypes
         In which it can be certified.
+    names
+        Of its tensors.
+    config
+        config.json for a design and so many positions.
+    ids
+        Its model of token ids, if that is written.
+    more
+        Tensors that no map of a design is in.
     tied
         Whether repeated layers are held once.
     tokenizer
@@ -47,24 +164,54 @@ class Architecture:
     causal: bool
     norms: int
     dtypes: tuple[torch.dtype, ...]
+    names: TensorNames
     config: Callable[[Design, int], dict[str, Any]]
-    tensors: Callable[[Design, int], Tensors]
-    with_ids: Callable[[Design, Vocabulary], tuple[dict[str, Any], Tensors]] | None = None
+    ids: WordModel | None = None
+    more: Callable[[int], Tensors] = lambda hidden: {}
     tied: bool = False
     tokenizer: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+
+    def tensors(self, design: Design, positions: int) -> Tensors:
+        """All weights; embeddings are zero."""
+        out = self.names.identity(self.names.norm, design) | self.more(design.hidden)
+        out[self.names.words] = _zeros(1, design.hidden)
+        if self.names.places:
+            out[self.names.places] = _zeros(positions, design.hidden)
+        for number in range(self.layers(design)):
+            out |= self.names.written(design, number)
+        return out
+
+    def with_ids(self, design: Design, words: Vocabulary) -> tuple[dict[str, Any], Tensors]:
+        """Config and tensors of the model of token ids."""
+        if self.ids is None:
+            raise TargetError(f"a {self.name} that reads token ids is not written yet")
+        ids, at, positions = self.ids, f"{self.ids.prefix}.", len(words.positions)
+        config = {
+            **self.config(design, positions), "architectures": [ids.name],
+            "vocab_size": len(words), **ids.settings(len(words)),
+        }  # fmt: skip
+        held = self.tensors(design, positions)
+        tensors = {at + name: t for name, t in held.items() if not name.endswith(ids.lacks)}
+        tensors[at + self.names.words] = design.embedded(words.tokens)
+        if self.names.places:
+            tensors[at + self.names.places] = design.moved(words.positions)
+        tensors[f"{ids.scores}.weight"] = design.readout(words.scores)
+        if ids.scores == "classifier":
+            tensors[f"{ids.scores}.bias"] = _zeros(len(words))
+        return config, tensors
 
     def layers(self, design: Design) -> int:
         """Layers that the file holds."""
         return len(design.layers) * (1 if self.tied else design.repeats)
 
     def check_fits(self, design: Design) -> None:
-        """Refuse weights that memory does not hold, before they are made."""
+        """Refuse weights that memory does not hold twice, before they are made and laid out."""
         layers = self.layers(design)
         fix = "an albert holds repeated layers once" if design.repeats > 1 and not self.tied else ""
         try:
             check_capacity(
                 f"a {self.name} of {layers} layers, {design.hidden} wide",
-                _MAPS * layers * design.hidden * design.inner * torch.float64.itemsize,
+                2 * len("qkvo") * layers * design.hidden * design.inner * torch.float64.itemsize,
                 torch.device("cpu"),
                 fix or "take fewer features or fewer steps",
             )
@@ -94,70 +241,30 @@ def _zeros(*shape: int) -> Tensor:
     return torch.zeros(*shape, dtype=torch.float64)
 
 
-def _weights(design: Design, number: int) -> tuple[Tensors, Tensors]:
-    """Maps and biases of a layer, repeats one by one."""
-    layer = number % len(design.layers)
-    return design.matrices(layer), design.biases(layer)
-
-
-def _norm(prefix: str, design: Design) -> Tensors:
-    width = design.hidden
-    return {f"{prefix}.weight": _zeros(width) + design.norm_weight, f"{prefix}.bias": _zeros(width)}
-
-
-def _gpt2_config(design: Design, positions: int) -> dict[str, Any]:
+def gpt2_config(width: int, layers: int, heads: int, inner: int, positions: int) -> dict[str, Any]:
+    """A GPT-2 of these sizes that drops nothing out; its epsilon is left to say."""
     return {
         "architectures": ["GPT2Model"],
         "model_type": "gpt2",
         "vocab_size": 1,
         "n_positions": positions,
-        "n_embd": design.hidden,
-        "n_layer": len(design.unrolled),
-        "n_head": design.heads,
-        "n_inner": 1,
+        "n_embd": width,
+        "n_layer": layers,
+        "n_head": heads,
+        "n_inner": inner,
         "activation_function": "relu",
         "resid_pdrop": 0.0,
         "embd_pdrop": 0.0,
         "attn_pdrop": 0.0,
-        "layer_norm_epsilon": design.norm,
         "bos_token_id": None,
         "eos_token_id": None,
         "use_cache": False,
     }
 
 
-def _gpt2_tensors(design: Design, positions: int) -> Tensors:
-    h = design.hidden
-    out = {"wte.weight": _zeros(1, h), "wpe.weight": _zeros(positions, h), **_norm("ln_f", design)}
-    for number in range(len(design.unrolled)):
-        maps, biases = _weights(design, number)
-        at = f"h.{number}."
-        out |= _norm(at + "ln_1", design) | _norm(at + "ln_2", design)
-        # Conv1D keeps (in, out), queries, keys and values side by side.
-        out[at + "attn.c_attn.weight"] = torch.cat([maps["q"], maps["k"], maps["v"]]).T.contiguous()
-        out[at + "attn.c_attn.bias"] = torch.cat([biases["q"], biases["k"], biases["v"]])
-        out[at + "attn.c_proj.weight"] = maps["o"].T.contiguous()
-        out[at + "attn.c_proj.bias"] = _zeros(h)
-        out[at + "mlp.c_fc.weight"], out[at + "mlp.c_fc.bias"] = _zeros(h, 1), _zeros(1)
-        out[at + "mlp.c_proj.weight"], out[at + "mlp.c_proj.bias"] = _zeros(1, h), _zeros(h)
-    return out
-
-
-def _gpt2_with_ids(design: Design, words: Vocabulary) -> tuple[dict[str, Any], Tensors]:
-    """GPT2LMHeadModel: the same network between embeddings and a head of its own."""
-    positions = len(words.positions)
-    config = {
-        **_gpt2_config(design, positions),
-        "architectures": ["GPT2LMHeadModel"],
-        "vocab_size": len(words),
-        "tie_word_embeddings": False,
-        "use_cache": True,
-    }
-    tensors = _gpt2_tensors(design, positions)
-    tensors["wte.weight"] = design.embedded(words.tokens)
-    tensors["wpe.weight"] = design.moved(words.positions)
-    named = {f"transformer.{name}": tensor for name, tensor in tensors.items()}
-    return config, {**named, "lm_head.weight": design.readout(words.scores)}
+def _gpt2_config(design: Design, positions: int) -> dict[str, Any]:
+    stock = gpt2_config(design.hidden, len(design.unrolled), design.heads, 1, positions)
+    return {**stock, "layer_norm_epsilon": design.norm}
 
 
 def _encoder_config(design: Design, positions: int, **more: Any) -> dict[str, Any]:
@@ -197,65 +304,19 @@ def _linear(prefix: str, out: int, into: int) -> Tensors:
     return {f"{prefix}.weight": _zeros(out, into), f"{prefix}.bias": _zeros(out)}
 
 
-def _encoder_tensors(
-    design: Design, positions: int, layers: int, at: str, names: tuple[str, ...]
-) -> Tensors:
-    """Embeddings that are zero, and layers; ``names`` are of maps, norms and feed-forward maps."""
-    h = design.hidden
-    out = _norm("embeddings.LayerNorm", design)
-    for name, rows in (("word", 1), ("position", positions), ("token_type", 1)):
-        out[f"embeddings.{name}_embeddings.weight"] = _zeros(rows, h)
-    *maps, inner, outer, up, down = names
-    for number in range(layers):
-        found, biases = _weights(design, number)
-        here = f"{at}{number}."
-        for name, key in zip(maps, "qkvo", strict=True):
-            out[f"{here}attention.{name}.weight"] = found[key]
-            out[f"{here}attention.{name}.bias"] = biases.get(key, _zeros(h))
-        out |= _norm(here + inner, design) | _norm(here + outer, design)
-        out |= _linear(here + up, 1, h) | _linear(here + down, h, 1)
-    return out
+def _bert_more(hidden: int) -> Tensors:
+    kinds = {"embeddings.token_type_embeddings.weight": _zeros(1, hidden)}
+    return kinds | _linear("pooler.dense", hidden, hidden)
 
 
-def _bert_tensors(design: Design, positions: int) -> Tensors:
-    names = (
-        "self.query", "self.key", "self.value", "output.dense", "attention.output.LayerNorm",
-        "output.LayerNorm", "intermediate.dense", "output.dense",
-    )  # fmt: skip
-    out = _encoder_tensors(design, positions, len(design.unrolled), "encoder.layer.", names)
-    return out | _linear("pooler.dense", design.hidden, design.hidden)
-
-
-def _bert_with_ids(design: Design, words: Vocabulary) -> tuple[dict[str, Any], Tensors]:
-    """BertForTokenClassification: every token's labels are the words."""
-    positions = len(words.positions)
-    config = {
-        **_bert_config(design, positions),
-        "architectures": ["BertForTokenClassification"],
-        "vocab_size": len(words),
-        "id2label": {str(i): str(i) for i in range(len(words))},
-        "label2id": {str(i): i for i in range(len(words))},
-        "classifier_dropout": 0.0,
-    }
-    held = _bert_tensors(design, positions)
-    tensors = {f"bert.{n}": t for n, t in held.items() if not n.startswith("pooler")}
-    tensors["bert.embeddings.word_embeddings.weight"] = design.embedded(words.tokens)
-    tensors["bert.embeddings.position_embeddings.weight"] = design.moved(words.positions)
-    out = {"classifier.weight": design.readout(words.scores), "classifier.bias": _zeros(len(words))}
-    return config, {**tensors, **out}
-
-
-def _albert_tensors(design: Design, positions: int) -> Tensors:
-    h, at = design.hidden, "encoder.albert_layer_groups.0.albert_layers."
-    names = (
-        "query", "key", "value", "dense", "attention.LayerNorm", "full_layer_layer_norm", "ffn",
-        "ffn_output",
-    )  # fmt: skip
+def _albert_more(hidden: int) -> Tensors:
     into = "encoder.embedding_hidden_mapping_in"
-    out = _encoder_tensors(design, positions, len(design.layers), at, names)
-    out |= _linear("pooler", h, h) | _linear(into, h, h)
-    out[f"{into}.weight"] = torch.eye(h, dtype=torch.float64)
-    return out
+    return {
+        "embeddings.token_type_embeddings.weight": _zeros(1, hidden),
+        **_linear("pooler", hidden, hidden),
+        **_linear(into, hidden, hidden),
+        f"{into}.weight": torch.eye(hidden, dtype=torch.float64),
+    }
 
 
 def _llama_config(design: Design, positions: int) -> dict[str, Any]:
@@ -272,8 +333,8 @@ def _llama_config(design: Design, positions: int) -> dict[str, Any]:
         "hidden_act": "relu",
         "max_position_embeddings": positions,
         "rms_norm_eps": design.norm,
-        # Angles of 1e-30 times the position: every rotation is the identity.
-        "rope_parameters": {"rope_type": "linear", "factor": 1e30, "rope_theta": 1e4},
+        # Every rotation is the identity.
+        "rope_parameters": {"rope_type": "linear", "factor": STILL, "rope_theta": 1e4},
         "attention_bias": True,
         "mlp_bias": False,
         "attention_dropout": 0.0,
@@ -281,40 +342,6 @@ def _llama_config(design: Design, positions: int) -> dict[str, Any]:
         "eos_token_id": None,
         "use_cache": False,
     }
-
-
-def _llama_tensors(design: Design, positions: int) -> Tensors:
-    h = design.hidden
-    one = _zeros(h) + design.norm_weight
-    out = {"embed_tokens.weight": _zeros(1, h), "norm.weight": one}
-    for number in range(len(design.unrolled)):
-        maps, biases = _weights(design, number)
-        at = f"layers.{number}."
-        for name in ("q", "k", "v", "o"):
-            out[f"{at}self_attn.{name}_proj.weight"] = maps[name]
-            out[f"{at}self_attn.{name}_proj.bias"] = biases.get(name, _zeros(h))
-        out[at + "mlp.gate_proj.weight"] = out[at + "mlp.up_proj.weight"] = _zeros(1, h)
-        out[at + "mlp.down_proj.weight"] = _zeros(h, 1)
-        out[at + "input_layernorm.weight"] = out[at + "post_attention_layernorm.weight"] = one
-    return {name: tensor.clone() for name, tensor in out.items()}
-
-
-def _llama_with_ids(design: Design, words: Vocabulary) -> tuple[dict[str, Any], Tensors]:
-    """LlamaForCausalLM without biases, turning by ROPE_THETA; positions have no features."""
-    positions = len(words.positions)
-    config = {
-        **_llama_config(design, positions),
-        "architectures": ["LlamaForCausalLM"],
-        "vocab_size": len(words),
-        "rope_parameters": {"rope_type": "default", "rope_theta": ROPE_THETA},
-        "attention_bias": False,
-        "tie_word_embeddings": False,
-        "use_cache": True,
-    }
-    held = _llama_tensors(design, positions)
-    tensors = {f"model.{name}": t for name, t in held.items() if not name.endswith(".bias")}
-    tensors["model.embed_tokens.weight"] = design.embedded(words.tokens)
-    return config, {**tensors, "lm_head.weight": design.readout(words.scores)}
 
 
 def _neox_config(design: Design, positions: int) -> dict[str, Any]:
@@ -343,24 +370,44 @@ def _neox_config(design: Design, positions: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _neox_tensors(design: Design, positions: int) -> Tensors:
-    h = design.hidden
-    out = {"embed_in.weight": _zeros(1, h), **_norm("final_layer_norm", design)}
-    for number in range(len(design.unrolled)):
-        maps, biases = _weights(design, number)
-        at = f"layers.{number}."
-        for name in ("input_layernorm", "post_attention_layernorm"):
-            out |= _norm(at + name, design)
-        # Queries, keys and values side by side, head by head.
-        for name, of in (("weight", maps), ("bias", biases)):
-            rows = [of[key].unflatten(0, (design.heads, -1)) for key in "qkv"]
-            out[f"{at}attention.query_key_value.{name}"] = torch.cat(rows, 1).flatten(0, 1)
-        out[at + "attention.dense.weight"] = maps["o"]
-        out[at + "attention.dense.bias"] = _zeros(h)
-        out |= _linear(at + "mlp.dense_h_to_4h", 1, h) | _linear(at + "mlp.dense_4h_to_h", h, 1)
-    return out
+def _labels(words: int) -> dict[str, Any]:
+    names = {str(i): str(i) for i in range(words)}
+    return {
+        "id2label": names, "label2id": {name: int(name) for name in names},
+        "classifier_dropout": 0.0,
+    }  # fmt: skip
 
 
+_EMBEDDINGS = (
+    "embeddings.word_embeddings.weight", "embeddings.position_embeddings.weight",
+    "embeddings.LayerNorm",
+)  # fmt: skip
+_GPT2 = TensorNames(
+    "wte.weight", "wpe.weight", "ln_f", "h.{}.", ("attn.c_attn",), "attn.c_proj",
+    ("ln_1", "ln_2"), ("mlp.c_fc",), "mlp.c_proj", is_transposed=True,
+)  # fmt: skip
+_BERT = TensorNames(
+    *_EMBEDDINGS, "encoder.layer.{}.",
+    ("attention.self.query", "attention.self.key", "attention.self.value"),
+    "attention.output.dense", ("attention.output.LayerNorm", "output.LayerNorm"),
+    ("intermediate.dense",), "output.dense",
+)  # fmt: skip
+_ALBERT = TensorNames(
+    *_EMBEDDINGS, "encoder.albert_layer_groups.0.albert_layers.{}.",
+    ("attention.query", "attention.key", "attention.value"), "attention.dense",
+    ("attention.LayerNorm", "full_layer_layer_norm"), ("ffn",), "ffn_output",
+)  # fmt: skip
+_LLAMA = TensorNames(
+    "embed_tokens.weight", "", "norm", "layers.{}.",
+    ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "self_attn.o_proj",
+    ("input_layernorm", "post_attention_layernorm"), ("mlp.gate_proj", "mlp.up_proj"),
+    "mlp.down_proj", has_biases=False,
+)  # fmt: skip
+_NEOX = TensorNames(
+    "embed_in.weight", "", "final_layer_norm", "layers.{}.", ("attention.query_key_value",),
+    "attention.dense", ("input_layernorm", "post_attention_layernorm"), ("mlp.dense_h_to_4h",),
+    "mlp.dense_4h_to_h", is_by_head=True,
+)  # fmt: skip
 _WORD = "[feature]"
 _ONE_WORD: dict[str, dict[str, Any]] = {
     "tokenizer.json": {
@@ -374,20 +421,29 @@ _ONE_WORD: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 _BOTH = (torch.float64, torch.float32)
+_WRITES = {"tie_word_embeddings": False, "use_cache": True}  # a model that generates
 _KNOWN = (
-    Architecture("gpt2", True, 0, _BOTH, _gpt2_config, _gpt2_tensors, _gpt2_with_ids),
     Architecture(
-        "llama",
-        True,
-        0,
-        (torch.float32,),
-        _llama_config,
-        _llama_tensors,
-        _llama_with_ids,
+        "gpt2", True, 0, _BOTH, _GPT2, _gpt2_config,
+        WordModel("GPT2LMHeadModel", "transformer", "lm_head", lambda words: _WRITES),
+    ),
+    Architecture(
+        "llama", True, 0, (torch.float32,), _LLAMA, _llama_config,
+        # Without biases, turning by ROPE_THETA; positions have no features.
+        WordModel("LlamaForCausalLM", "model", "lm_head", lambda words: {
+            "rope_parameters": {"rope_type": "default", "rope_theta": ROPE_THETA},
+            "attention_bias": False, **_WRITES,
+        }, (".bias",)),
         tokenizer=_ONE_WORD,
     ),
-    Architecture("gpt_neox", True, 0, (torch.float32,), _neox_config, _neox_tensors),
-    Architecture("bert", False, 2, _BOTH, _bert_config, _bert_tensors, _bert_with_ids),
-    Architecture("albert", False, 2, _BOTH, _albert_config, _albert_tensors, tied=True),
-)
+    Architecture("gpt_neox", True, 0, (torch.float32,), _NEOX, _neox_config),
+    Architecture(
+        "bert", False, 2, _BOTH, _BERT, _bert_config,
+        WordModel("BertForTokenClassification", "bert", "classifier", _labels,
+                  ("pooler.dense.weight", "pooler.dense.bias")), _bert_more,
+    ),
+    Architecture(
+        "albert", False, 2, _BOTH, _ALBERT, _albert_config, more=_albert_more, tied=True
+    ),
+)  # fmt: skip
 ARCHITECTURES = {known.name: known for known in _KNOWN}

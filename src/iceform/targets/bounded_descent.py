@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from iceform import tuning
 from iceform.arithmetic.units import OUTWARD_MOST
 from iceform.certificates import Certificate, DerivationStep
 from iceform.errors import BoundError, PrecisionError
@@ -34,9 +35,7 @@ LARGEST_LOGIT = MASK / 8
 SLACK = 2.0**-4  # computed coefficients may leave the exact ones by this much
 _HEADROOM = 1.6  # R over sup |f|: nearer to 1 the logarithms are steep
 _CLEAR = 2.0**-6  # of the tables' range that a certificate's example leaves free
-_EXAMPLE = 16  # samples of it
 _LEAST = 1e-3  # of sup |f|: f = 0 has tables too
-_ACCURACY = {torch.float64: 5e-14, torch.float32: 1e-7}  # asked of a table
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +107,7 @@ def _tables(f: str, looked_up: tuple[str, ...], reach: float, dtype: torch.dtype
     first, *others = (Formula.parse(text.format(p=p, m=m)).function for text in looked_up)
     try:
         # The smallest table that the dtype has use for, or the best there is.
-        table = Interpolant.fit(first, -reach, reach, eps=_ACCURACY[dtype])
+        table = Interpolant.fit(first, -reach, reach, eps=tuning.DESCENT_TABLE_EPS[str(dtype)])
     except PrecisionError:
         table = Interpolant.fit(first, -reach, reach)
     return DescentTables((table, *(table.refit(other) for other in others)), scale, slopes)
@@ -243,7 +242,7 @@ class BoundedDescent(FeatureTarget):
         return self.reach
 
     def example_domain(self) -> DataDomain:
-        plain = DataDomain.box(self.dim, getattr(self, "samples", _EXAMPLE), 1.0)
+        plain = DataDomain.box(self.dim, getattr(self, "samples", tuning.EXAMPLE_SAMPLES), 1.0)
         reach = self.looked_up_to * (1 - _CLEAR)
         return replace(plain, reach=reach, size=max(reach - 1, 0.0) / plain.rows)
 

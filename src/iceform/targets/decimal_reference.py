@@ -7,7 +7,9 @@ certificate; results are rounded once, to float64.
 from __future__ import annotations
 
 from decimal import Context, Decimal, localcontext
+from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -16,16 +18,16 @@ from iceform.arithmetic.units import NOISE, SAFE_MINIMUM
 from iceform.targets.recurrence import Recurrence
 
 _DIGITS = Context(prec=50)
+_exactly = np.frompyfunc(Decimal, 1, 1)
 
 
-def exact(values: Tensor) -> list[Decimal]:
-    """A vector's entries, exactly."""
-    return [Decimal(v) for v in values.double().tolist()]
+def _decimals(values: Tensor) -> Any:
+    """An array of the same numbers, exactly."""
+    return _exactly(values.double().numpy())
 
 
-def dot(a: list[Decimal], b: list[Decimal]) -> Decimal:
-    """The sum of products."""
-    return sum(map(Decimal.__mul__, a, b), Decimal(0))
+def _rounded(values: Any) -> Tensor:
+    return torch.from_numpy(values.astype(float))
 
 
 def eigenvalue_bounds(x: Float[Tensor, "n d"]) -> tuple[float, float]:
@@ -36,70 +38,56 @@ def eigenvalue_bounds(x: Float[Tensor, "n d"]) -> tuple[float, float]:
     """
     found = torch.linalg.eigvalsh(x.double().T @ x.double() / len(x))
     with localcontext(_DIGITS):
-        gram = _gram(x)
+        rows = _decimals(x)
+        gram = rows.T @ rows / Decimal(len(x))
         low, high = float(found[0]), float(found[-1])
         apart = max(high, SAFE_MINIMUM) * NOISE
-        while not _positive(gram, -1, high + apart):
+        while not _positive(-gram, high + apart):
             apart *= 16
         top = high + apart
         # The least may be 0, or too near to tell.
         bottom = low - apart
-        return (bottom if bottom > 0 and _positive(gram, 1, -bottom) else 0.0), top
+        return (bottom if bottom > 0 and _positive(gram, -bottom) else 0.0), top
 
 
-def _positive(gram: list[list[Decimal]], sign: int, shift: float) -> bool:
-    """Whether sign * gram + shift I has positive pivots, all above their rounding."""
-    d = len(gram)
-    a = [[sign * gram[i][j] + (Decimal(shift) if i == j else 0) for j in range(d)]
-         for i in range(d)]  # fmt: skip
-    least = max(abs(v) for row in a for v in row) * Decimal(10) ** -30
-    for k in range(d):
-        if a[k][k] <= least:
+def _positive(matrix: Any, shift: float) -> bool:
+    """Whether matrix + shift I has positive pivots, all above their rounding."""
+    a = matrix + Decimal(shift) * np.eye(len(matrix), dtype=object)
+    least = abs(a).max() * Decimal(10) ** -30
+    for k in range(len(a)):
+        if a[k, k] <= least:
             return False
-        for i in range(k + 1, d):
-            factor = a[i][k] / a[k][k]
-            a[i] = [p - factor * q for p, q in zip(a[i], a[k], strict=True)]
+        a[k + 1 :] = a[k + 1 :] - np.outer(a[k + 1 :, k] / a[k, k], a[k])
     return True
 
 
-def _gram(x: Tensor) -> list[list[Decimal]]:
-    columns = [exact(c) for c in x.T]
-    n = Decimal(len(x))
-    return [[dot(a, b) / n for b in columns] for a in columns]
+def _normal_equations(x: Tensor, y: Tensor) -> tuple[Any, Any]:
+    """X'X/n and X'y/n, formed once: in 50 digits their rounding does not matter."""
+    rows, n = _decimals(x), Decimal(len(x))
+    return rows.T @ rows / n, rows.T @ _decimals(y) / n
 
 
 def linear_descent(
     x: Float[Tensor, "n d"], y: Float[Tensor, "n"], method: Recurrence
 ) -> Float[Tensor, "t d"]:
-    """w_1, ..., w_T of the method on least squares.
-
-    X'X and X'y are formed once: in 50 digits their rounding does not matter.
-    """
+    """w_1, ..., w_T of the method on least squares."""
     with localcontext(_DIGITS):
-        columns, labels = [exact(c) for c in x.T], exact(y)
-        n = Decimal(len(x))
-        gram = _gram(x)
-        right = [dot(a, labels) / n for a in columns]
+        gram, right = _normal_equations(x, y)
         lr, penalty, momentum = map(Decimal, (method.lr, method.penalty, method.momentum))
-        w = [Decimal(0)] * len(columns)
-        v, out = list(w), []
+        w = v = 0 * right
+        out = []
         for rho in map(Decimal, method.factors):
-            g = [dot(row, w) - b + penalty * c for row, b, c in zip(gram, right, w, strict=True)]
-            v = [momentum * a - rho * lr * b for a, b in zip(v, g, strict=True)]
-            w = [a + b for a, b in zip(w, v, strict=True)]
-            out.append([float(a) for a in w])
-    return torch.tensor(out, dtype=torch.float64)
+            v = momentum * v - rho * lr * (gram @ w - right + penalty * w)
+            w = w + v
+            out.append(w)
+        return _rounded(np.stack(out))
 
 
 def linear_steps(
     x: Float[Tensor, "n d"], y: Float[Tensor, "n"], path: Float[Tensor, "t d"], lr: float
 ) -> Float[Tensor, "t d"]:
     """One step w - lr mean(x_i (w.x_i - y_i)) from every w in a path."""
-    out = []
     with localcontext(_DIGITS):
-        gram, labels, n, rate = _gram(x), exact(y), Decimal(len(x)), Decimal(lr)
-        right = [dot(exact(c), labels) / n for c in x.T]
-        for w in map(exact, path):
-            step = [a - rate * (dot(r, w) - b) for a, r, b in zip(w, gram, right, strict=True)]
-            out.append([float(v) for v in step])
-    return torch.tensor(out, dtype=torch.float64)
+        gram, right = _normal_equations(x, y)
+        w = _decimals(path)
+        return _rounded(w - Decimal(lr) * (w @ gram - right))

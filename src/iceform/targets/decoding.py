@@ -38,13 +38,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from iceform import tuning
 from iceform.certificates import Certificate, DerivationStep
 from iceform.errors import DtypeError
 from iceform.heads import Head, Move, Row, Vocabulary
 from iceform.targets.architectures import Architecture
 from iceform.targets.domain import DataDomain, check_data
 from iceform.targets.linear_error_bound import DescentNetwork
-from iceform.targets.linear_head_pairs import LinearHeadPairs
+from iceform.targets.linear_head_pairs import LEAK_BITS as PAIR_LEAK_BITS
+from iceform.targets.linear_head_pairs import LinearHeadPairs, central_differences
 from iceform.targets.pieces import ONE, added, masked, pair_heads, routed
 from iceform.targets.quantizer import Quantizer
 from iceform.targets.recurrence import Recurrence
@@ -52,13 +54,13 @@ from iceform.targets.rounding import READ, KernelRounding
 from iceform.targets.target import Target
 from iceform.validation import check_positive, check_size
 
-LEAK_BITS = 46  # K
+LEAK_BITS = PAIR_LEAK_BITS[torch.float64]  # K
 _SHARP = 64.0  # M
-COPIED = READ + 5.0  # units of a copy: weight, value, output, stream; neighbours add e^-64
-_TYPICAL_NOISE = 192
+COPIED = READ + 5  # units of a copy: weight, value, output, stream; neighbours add e^-64
 _SPACING = 0.125  # delta of the square
-_SECOND = (3 / 2, -3 / 20, 1 / 90)  # central differences of order six
-_CENTRE = 49 / 18
+_DIFFERENCES = central_differences(3, 2)
+_SECOND = tuple(float(c) for c in _DIFFERENCES)
+_CENTRE = float(2 * sum(_DIFFERENCES))
 _OTHERS = 1024.0  # below every level of the right kind, in squares of the bound
 
 
@@ -88,7 +90,9 @@ class Decoder(Target):
     @cached_property
     def combination(self) -> LinearHeadPairs:
         """The pairs of heads, tuned for typical residuals."""
-        return LinearHeadPairs.tuned(2 * self.bound, self.pairs, self.torch_dtype, _TYPICAL_NOISE)
+        return LinearHeadPairs.tuned(
+            2 * self.bound, self.pairs, self.torch_dtype, tuning.DECODER_NOISE
+        )
 
     def __post_init__(self) -> None:
         for name in self.counts:

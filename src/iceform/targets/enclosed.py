@@ -33,14 +33,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.arithmetic.units import OUTWARD_MOST, UNIT
+from iceform.arithmetic.units import EXP_UNDERFLOW, OUTWARD_MOST, UNIT
 from iceform.heads import Design, Head
-from iceform.targets.architectures import Architecture
+from iceform.targets.architectures import STILL, Architecture
 from iceform.targets.rounding import NORM, KernelRounding
-
-_GONE = 1100.0  # e^-1100 underflows to 0 in every dtype
-_KNOWN = 2.0  # the largest factor of a weight for which sums are told term by term
-_TURNED = 2.0**-80
 
 
 class Ball(NamedTuple):
@@ -193,8 +189,8 @@ class EnclosedNetwork:
         tau = (
             q.center.abs() @ k.radius.T + q.radius @ k.most.T + units * u * (q.most @ k.most.T)
         ) / root
-        # A Llama turns queries and keys by angles of 1e-30 times the position.
-        tau = tau + _TURNED * q.most.sum(1, keepdim=True) * k.most.sum(1)
+        # A Llama turns queries and keys by angles of position / STILL.
+        tau = tau + len(q.center) / STILL * q.most.sum(1, keepdim=True) * k.most.sum(1)
         seen = torch.ones_like(logits, dtype=torch.bool)
         if self.known.causal:
             seen = seen.tril()
@@ -204,7 +200,7 @@ class EnclosedNetwork:
         p = p / p.sum(1, keepdim=True)
         tau = tau + u * (2 * (top - logits).masked_fill(~seen, 0.0) + self.a.exp + 4)
         # Of a weight that is 0 for sure it does not matter by how much its logit is off.
-        some = seen & (logits - top + 2 * tau.amax(1, keepdim=True) > -_GONE)
+        some = seen & (logits - top + 2 * tau.amax(1, keepdim=True) > -EXP_UNDERFLOW)
         tau = torch.where(some, tau, 0.0)
         o = p @ v.center
         tiny = torch.finfo(self.a.dtype).tiny
@@ -220,7 +216,7 @@ class EnclosedNetwork:
         rounded = (3 * len(p) + 8) * self.u * (p @ v.most)
         radius = grown * moved + grown**2 * (p @ v.radius + rounded)
         # Logits of which nothing is known leave a mean of values, rounded, that may be any of them.
-        return torch.where(grown < _KNOWN, radius, 3 * v.most.amax(0))
+        return torch.where(grown < 2, radius, 3 * v.most.amax(0))
 
     def written(
         self, layer: _Layer, stream: Ball, common: Tensor, carried: Ball, gone: Collection[int]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -19,11 +20,10 @@ from typing import Any
 
 from torch import Tensor
 
-from iceform import store
+from iceform import store, tuning
 from iceform.certificates import Certificate
 from iceform.computer.compile import Program
 from iceform.errors import IceformError, IntegrityError, ProgramError, ShapeError, TargetError
-from iceform.heads import Vocabulary
 from iceform.targets.ablation import example
 from iceform.targets.architectures import Architecture, architecture
 from iceform.targets.domain import check_tensors
@@ -31,7 +31,6 @@ from iceform.targets.stock_computer import StockComputer
 from iceform.targets.target import KINDS, Target
 from iceform.validation import path_of
 
-_CYCLES = 512
 _KIND = "target"
 RECORD = "iceform.json"
 CONFIG = "config.json"
@@ -129,7 +128,7 @@ class StockModel:
         found = (
             self.architecture.tensors(self.spec.design, self.spec.positions)
             if words is None
-            else self._with_ids(words)[1]
+            else self.architecture.with_ids(self.spec.design, words)[1]
         )
         return {name: t.to(self.spec.torch_dtype).contiguous() for name, t in found.items()}
 
@@ -139,18 +138,13 @@ class StockModel:
         found = (
             self.architecture.config(self.spec.design, self.spec.positions)
             if words is None
-            else self._with_ids(words)[0]
+            else self.architecture.with_ids(self.spec.design, words)[0]
         )
         return {**found, "dtype": self.spec.dtype}
 
-    def _with_ids(self, words: Vocabulary) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        if self.architecture.with_ids is None:
-            raise TargetError(f"a {self.architecture.name} that reads token ids is not written yet")
-        return self.architecture.with_ids(self.spec.design, words)
-
 
 def write(
-    name: str, spec: Target | Program, path: str | Path, *, cycles: int = _CYCLES
+    name: str, spec: Target | Program, path: str | Path, *, cycles: int = tuning.CHECKPOINT_CYCLES
 ) -> StockModel:
     """Write ``spec`` as the stock architecture ``name`` into the folder ``path``.
 
@@ -199,15 +193,23 @@ def write(
         "basis": None if spec.design.rotation is None else spec.design.rotation.describe(),
         "weights_sha256": sha,
     }  # fmt: skip
-    views: dict[str, dict[str, Any] | str] = {
-        CONFIG: config,
-        RECORD: record,
-        CARD: _card(spec, name, certificate, sha),
-    }
-    store.write_folder(
-        model.path, _KIND, record, tensors, lambda _: views, [CONFIG], known.tokenizer
-    )
+    views = {CONFIG: config, CARD: _card(spec, name, certificate, sha)}
+    write_checkpoint(model.path, _KIND, record, tensors, views, known.tokenizer)
     return model
+
+
+def write_checkpoint(
+    folder: Path,
+    kind: str,
+    record: dict[str, Any],
+    tensors: Mapping[str, Tensor],
+    views: dict[str, Any],
+    plain: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Path:
+    """Write weights with a record in them, and beside them what transformers and people read."""
+    beside = {**views, RECORD: record}
+    store.write_folder(folder, kind, record, tensors, lambda _: beside, [CONFIG], plain or {})
+    return folder
 
 
 def check_path(folder: Path) -> None:

@@ -40,6 +40,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from iceform import tuning
 from iceform.certificates import Certificate
 from iceform.errors import BoundError, ShapeError
 from iceform.heads import Design, Features, Head, Row
@@ -62,9 +63,8 @@ from iceform.targets.rounding import EPSILON, KernelRounding
 from iceform.targets.target import FeatureTarget
 from iceform.validation import check_positive, check_size
 
-_LEAST_POSITIONS = 3
-_MOST_HALVINGS = 8
-_SEEDS = 2**63
+_SEEDS = torch.iinfo(torch.int64).max + 1
+_TOKENS = ("null", "sample", "state")  # of the shortest prompt
 _MIXED = ("x", "y", "w", "v")  # by a rotation
 
 
@@ -125,8 +125,8 @@ class LinearDescent(FeatureTarget):
     def __post_init__(self) -> None:
         for name in ("dim", "steps", "pairs", "groups"):
             check_size(name, getattr(self, name))
-        if self.positions < _LEAST_POSITIONS:
-            raise ShapeError(f"positions must be at least {_LEAST_POSITIONS}, got {self.positions}")
+        if self.positions < len(_TOKENS):
+            raise ShapeError(f"positions must be at least {len(_TOKENS)}, got {self.positions}")
         check_positive("reach", self.reach)
         if self.factors and len(self.factors) != self.steps:
             raise ShapeError(f"{len(self.factors)} factors for {self.steps} steps; give one each")
@@ -290,7 +290,7 @@ class LinearDescent(FeatureTarget):
 
     def example_domain(self) -> DataDomain:
         """Data up to 1, or so much smaller that residuals stay within the reach."""
-        for halvings in range(_MOST_HALVINGS):
+        for halvings in range(tuning.EXAMPLE_HALVINGS):
             found = DataDomain.box(self.dim, min(32, self.positions - 2), 0.5**halvings)
             largest = max(self.recurrence(found).coefficients) * found.rms
             if found.rows * largest + found.label <= self.reach:

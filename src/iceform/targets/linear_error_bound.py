@@ -67,8 +67,9 @@ from iceform.targets.recurrence import Recurrence
 from iceform.targets.rounding import NORM, READ, SECOND_ORDER, KernelRounding, inflate
 
 OFF = 1024.0  # |log odds| of a gate that is shut or open: e^-1024 underflows to 0
-_SLACK = 2.0**-10  # of the labels' size: iterates may leave their exact bounds by this much
-_SMALL = 2.0**-10  # labels below this are certified as if they were this large
+# Of the labels' size: iterates may leave their exact bounds by this much. Labels below it are
+# certified as if they were this large.
+_SLACK = 2.0**-10
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class LinearErrorBound:
 
     def terms(self) -> dict[str, float]:
         """The error's parts; infinite if iterates could leave what was allowed for them."""
-        for stretch in (1.0, 4.0, 16.0, 64.0):
+        for stretch in (1, 4, 16, 64):
             found = self._account(self._slack * stretch)
             if math.fsum(found.values()) <= self._slack * stretch:
                 return found
@@ -122,7 +123,7 @@ class LinearErrorBound:
 
     @property
     def _slack(self) -> float:
-        return _SLACK * max(self.domain.rms, _SMALL)
+        return _SLACK * max(self.domain.rms, _SLACK)
 
     def _account(self, slack: float) -> dict[str, float]:
         """The terms, if computed iterates stay within ``slack`` of the exact ones."""
@@ -232,7 +233,7 @@ class LinearErrorBound:
             3 * max(self.r.coefficients) * self.domain.rms * self.stream.dim + self.stream.largest
         )
         width = self.stream.design.hidden
-        held = max(sample, state, abs(self.stream.null)) + 4.0
+        held = max(sample, state, abs(self.stream.null)) + 4
         return NORM * (width + 2) * self.a.u * 2 * held / width
 
     def derivation(self) -> tuple[DerivationStep, ...]:

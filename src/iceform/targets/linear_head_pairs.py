@@ -29,22 +29,26 @@ place of |a_j|. Both are computed and the smaller is used.
 
 **Even weights.** Central differences are best at z = 0 and pay for it by sum_j |a_j|, which
 multiplies rounding. In float32 weights that are off by 2e-7 all over [-1, 1] do better by a factor
-of two. They were found by linear programming and are listed below; nothing is taken from how they
-were found. With R'' bounded by sum_j |a_j| (j delta)^2 sinh(j delta z),
+of two. They were found by linear programming and are listed in ``even_weights.json``; nothing is
+taken from how they were found. With R'' bounded by sum_j |a_j| (j delta)^2 sinh(j delta z),
 
 .. math:: \sup_{[0, z]} |R| \le \max_i |R(i h)| + \frac{h^2}{8} \sup_{[0, z]} |R''|.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import sys
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
+from pathlib import Path
 
 import numpy as np
 import torch
 
+from iceform import tuning
 from iceform.arithmetic.units import OUTWARD, UNIT
 from iceform.errors import BoundError
 from iceform.targets.rounding import KernelRounding, inflate
@@ -52,23 +56,26 @@ from iceform.validation import check_size, unit_roundoff
 
 LEAK_BITS = {torch.float64: 46, torch.float32: 24}  # K: a null token outweighs samples by 2^K
 _BITS = 3  # of delta
-_STEPS = 32  # R of even weights is sampled up to multiples of 1/32
-_SAMPLES = 2**14
 _SINH = 64 * UNIT  # relative to |a_j| (1 + t z) cosh(t z): what float64 does to a sample
-_EVEN = {  # pairs: the spacing for |z| <= 1, and the weights
-    4: (0.625, (2.5257397, -0.60651696, 0.10808434, -0.0092404094)),
-    5: (0.875, (1.8604769, -0.49551943, 0.11032357, -0.015668526, 0.0010240556)),
-    6: (0.75, (1.6883886, 0.0, -0.23090042, 0.11232688, -0.025044331, 0.0022595671)),
-    7: (0.75, (1.8027691, -0.16403203, -0.095072955, 0.039258119, 0.0, -0.0027015149,
-               0.00043156432)),
-    8: (1.0, (1.4837539, -0.26579204, 0.0, 0.013960938, 0.0, -0.0018981075, 0.00053740607,
-              -4.8646532e-05)),
-    10: (0.75, (1.6075485, 0.0, -0.11528014, 0.0, 0.017147867, 0.0, -0.00229602, 0.0,
-                0.00026762363, -4.5356934e-05)),
-}  # fmt: skip
-_OVERFLOWS = 700.0
+_LISTED = json.loads(Path(__file__).with_name("even_weights.json").read_bytes())["by pairs"]
+# By the number of pairs: the spacing for |z| <= 1, and the weights.
+_EVEN = {int(pairs): (said["spacing"], said["weights"]) for pairs, said in _LISTED.items()}
+_OVERFLOWS = math.log(sys.float_info.max)
 _FAR = 2.0**20  # whose powers are still numbers; nothing is certified from there on
-_MOST_HALVINGS = 16  # of delta that are tried
+
+
+def central_differences(count: int, order: int) -> tuple[Fraction, ...]:
+    """Of the first or second derivative at 0, what (f(j) -+ f(-j))/2 count, j = 1, ..., count.
+
+    >>> central_differences(2, 1)
+    (Fraction(4, 3), Fraction(-1, 6))
+    """
+    m = count
+    middle = Fraction(math.factorial(m)) ** 2
+    return tuple(
+        (-1) ** (j + 1) * 2 * middle / (math.factorial(m - j) * math.factorial(m + j) * j**order)
+        for j in range(1, m + 1)
+    )
 
 
 @dataclass(frozen=True)
@@ -111,7 +118,7 @@ class LinearHeadPairs:
 
     @classmethod
     def tuned(
-        cls, reach: float, most: int, dtype: torch.dtype, typical: float = 128.0
+        cls, reach: float, most: int, dtype: torch.dtype, typical: float = tuning.PAIRS_NOISE
     ) -> LinearHeadPairs:
         """The same, for noise of ``typical`` units beside an exponential's."""
         a = KernelRounding(dtype)
@@ -120,13 +127,7 @@ class LinearHeadPairs:
     @cached_property
     def exact(self) -> tuple[Fraction, ...]:
         """a_1, ..., a_m as rational numbers."""
-        m, delta = self.count, Fraction(self.delta)
-        middle = Fraction(math.factorial(m)) ** 2
-        return tuple(
-            (-1) ** (j + 1) * 2 * middle
-            / (math.factorial(m - j) * math.factorial(m + j) * j * delta)
-            for j in range(1, m + 1)
-        )  # fmt: skip
+        return tuple(a / Fraction(self.delta) for a in central_differences(self.count, 1))
 
     @cached_property
     def weights(self) -> tuple[float, ...]:
@@ -158,7 +159,7 @@ class LinearHeadPairs:
         if not z < _FAR:
             return math.inf
         if self.even:
-            return _sampled(self, math.ceil(z * _STEPS) / _STEPS)
+            return _sampled(self, math.ceil(z * tuning.PAIRS_STEPS) / tuning.PAIRS_STEPS)
         low = sum(d * z ** (2 * k + 1) / math.factorial(2 * k + 1)
                   for k, d in enumerate(self.defects))  # fmt: skip
         off = [abs(float(Fraction(a) - e)) for a, e in zip(self.weights, self.exact, strict=True)]
@@ -222,7 +223,7 @@ class LinearHeadPairs:
 def _best(reach: float, most: int, dtype: torch.dtype, noise: float) -> LinearHeadPairs:
     u = unit_roundoff(dtype)
     top = math.ceil(math.log2(4 / reach))
-    sizes = [k * 2.0 ** (top - halved - _BITS) for halved in range(_MOST_HALVINGS)
+    sizes = [k * 2.0 ** (top - halved - _BITS) for halved in range(tuning.PAIRS_HALVINGS)
              for k in range(2 ** (_BITS - 1), 2**_BITS)]  # fmt: skip
 
     def cost(p: LinearHeadPairs) -> float:
@@ -244,10 +245,10 @@ def _sampled(p: LinearHeadPairs, z: float) -> float:
     if p.count * p.delta * z >= _OVERFLOWS:
         return math.inf
     ticks = p.delta * np.arange(1, p.count + 1)
-    sizes, at = np.abs(p.weights), np.linspace(0.0, z, _SAMPLES + 1)
+    sizes, at = np.abs(p.weights), np.linspace(0.0, z, tuning.PAIRS_SAMPLES + 1)
     seen = np.abs(np.sinh(np.outer(at, ticks)) @ np.array(p.weights) - at).max()
     grown = sizes * np.cosh(ticks * z)
-    between = (z / _SAMPLES) ** 2 / 8 * (grown * ticks**2).sum()
+    between = (z / tuning.PAIRS_SAMPLES) ** 2 / 8 * (grown * ticks**2).sum()
     rounded = _SINH * ((grown * (1 + ticks * z)).sum() + z)
     return float(seen + between + rounded) * OUTWARD
 

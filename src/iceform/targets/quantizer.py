@@ -30,7 +30,7 @@ from torch import Tensor
 from iceform.errors import BoundError
 from iceform.targets.rounding import READ
 
-SCORE = READ + 6.0  # units: read, three products, their sum; the head reads the mirrored stream
+SCORE = READ + 6  # units: read, three products, their sum; the head reads the mirrored stream
 _SINGLE = 2.0**-24 * (1 + 2.0**-10)  # the cast in generate()
 _LEAST_STEP = 2.0**-12
 _LARGEST = 64.0

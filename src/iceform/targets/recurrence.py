@@ -24,10 +24,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from iceform import tuning
 from iceform.arithmetic.units import OUTWARD, UNIT
 
-_POINTS_PER_DEGREE = 8
-_BETWEEN = OUTWARD / math.cos(math.pi / (2 * _POINTS_PER_DEGREE))
+_BETWEEN = OUTWARD / math.cos(math.pi / (2 * tuning.RECURRENCE_POINTS))
 _UNITS = 16
 
 
@@ -63,7 +63,7 @@ class Recurrence:
 
     @cached_property
     def _points(self) -> Tensor:
-        count = _POINTS_PER_DEGREE * 2 * self.steps
+        count = tuning.RECURRENCE_POINTS * 2 * self.steps
         angles = torch.pi * (torch.arange(count, dtype=torch.float64) + 0.5) / count
         return self.bottom + (self.top - self.bottom) / 2 * (1 + angles.cos())
 

@@ -111,7 +111,7 @@ def epsilon(largest: float, dtype: torch.dtype) -> float:
     ``variance + epsilon`` then rounds to ``epsilon`` for every row of numbers up to ``largest``.
     """
     least = 2 * largest**2 / unit_roundoff(dtype)
-    found = max(EPSILON, 4.0 ** math.ceil(math.log2(least) / 2))
+    found = max(EPSILON, 2.0 ** (2 * math.ceil(math.log2(least) / 2)))
     if found > _LARGEST_EPSILON[dtype]:
         name = dtype_name(dtype)
         raise CapacityError(

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from iceform import tuning
 from iceform.certificates import Certificate, Enclosure
 from iceform.computer.compile import Program
 from iceform.errors import TargetError
@@ -42,9 +43,7 @@ from iceform.targets.target import FeatureTarget, Target
 from iceform.validation import unit_roundoff
 
 _CYCLES = "give cycles= (program.interpreted(X, y).cycles counts those of data)"
-_REACHES = (1.0, 2.0, 4.0, 8.0)  # of which the one that certifies most is taken
-_POSITIONS = 1024
-_TYPICAL = 32  # samples
+_REACHES = tuple(2.0**k for k in range(4))  # of which the one that certifies most is taken
 _ONE_ULP = Fraction(1, 2**52)
 _ALLOWED = (
     "Under a causal mask the samples never see the state. Written for it are full-batch descent on "
@@ -289,14 +288,16 @@ def _write_descent(
 
 
 def _positions(program: Program, a_sample: int, beside: int) -> int:
-    return max(_POSITIONS, a_sample * program.samples + beside)
+    return max(tuning.CHECKPOINT_POSITIONS, a_sample * program.samples + beside)
 
 
 def _linear(program: Program, found: RecognisedDescent, dtype: str) -> LinearDescent:
     first = found.steps[0]
     factors = () if len(set(found.steps)) == 1 else tuple(float(s / first) for s in found.steps)
     bound = max(program.domain.x.size, program.domain.y.size)
-    domain = DataDomain.box(program.graph.dim, min(program.samples, _TYPICAL), bound)
+    domain = DataDomain.box(
+        program.graph.dim, min(program.samples, tuning.CHECKPOINT_SAMPLES), bound
+    )
 
     def made(reach: float) -> LinearDescent:
         positions = _positions(program, 1, 2)

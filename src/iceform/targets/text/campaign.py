@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from iceform import tuning
 from iceform.targets.checking import kernels
 from iceform.targets.text.interpreter import TextRun, check
 from iceform.targets.text.words import FUNCTIONS, PAIRS, TESTS, TextSizes
@@ -22,9 +23,13 @@ from iceform.targets.text.words import FUNCTIONS, PAIRS, TESTS, TextSizes
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-_MOST_LINES = 18
-_FILLED = 4  # cells of every array that have a value
-_WITH_TABLE = 0.3  # of the programs have a table of their own
+# What is drawn, and in how many of a hundred cases.
+_NUMBERS = {"near 0": 60, "any": 35, "an end or 0": 5}
+_PLACES = {"scalar": 50, "indexed": 30, "cell": 20}
+_OPERANDS = {"number": 25, "place": 60, "table": 15}
+_LINES = {"next cell": 10, "index": 5, "loop": 13, "any": 72}
+_ENDS = {"none": 65, "a test, but of the end": 25, "a test": 5, "goto": 5}
+_TABLES = {"own table": 30, "none": 70}
 
 
 @dataclass
@@ -35,43 +40,47 @@ class _Writer:
 
     def __post_init__(self) -> None:
         sizes, draw = self.sizes, self.draw
-        self.filled = min(_FILLED, sizes.cells)
+        self.filled = min(tuning.CAMPAIGN_FILLED, sizes.cells)
         self.indices = draw.sample(sizes.index_names, min(2, sizes.indices))
         plain = [n for n in sizes.scalar_names if n not in self.indices]
         chosen = draw.sample(plain, min(8, len(plain)))
         self.counters, self.scalars = chosen[:2], chosen[2:]
         self.arrays = draw.sample(sizes.array_names, min(2, sizes.arrays))
         others = [a for a in sizes.array_names if a not in self.arrays]
-        self.tables = others[:1] if draw.random() < _WITH_TABLE else []
+        self.tables = others[:1] if self.pick(_TABLES) == "own table" else []
+
+    def pick(self, shares: dict[str, int]) -> str:
+        """A kind, as often as its share says."""
+        return self.draw.choices(list(shares), list(shares.values()))[0]
 
     def number(self) -> str:
         """A number word: small, any, or the largest."""
         levels, draw = self.sizes.format.levels, self.draw
         near = 2 << self.sizes.format.fraction
-        kind = draw.random()
-        if kind < 0.6:
+        kind = self.pick(_NUMBERS)
+        if kind == "near 0":
             units = self.sizes.format.rounded(draw.randint(-near, near))
         else:
-            units = draw.choice(levels) if kind < 0.95 else draw.choice((levels[0], levels[-1], 0))
+            units = draw.choice(levels if kind == "any" else (levels[0], levels[-1], 0))
         return self.sizes.format.word(units)
 
     def place(self) -> str:
         """A scalar, a cell, or a computed address."""
-        kind = self.draw.random()
-        if not self.arrays or kind < 0.5:
+        kind = self.pick(_PLACES)
+        if not self.arrays or kind == "scalar":
             return self.draw.choice(self.scalars)
         array = self.draw.choice(self.arrays)
-        if self.indices and kind < 0.8:
+        if self.indices and kind == "indexed":
             return f"{array}[{self.draw.choice(self.indices)}]"
         return f"{array}[{self.draw.randrange(self.filled)}]"
 
     def operand(self) -> str:
         """A place, a number, or a table at a name."""
-        kind = self.draw.random()
-        if self.tables and kind > 0.85:
+        kind = self.pick(_OPERANDS)
+        if self.tables and kind == "table":
             called = self.draw.choice([*self.scalars, *self.indices, *self.counters])
             return f"{self.tables[0]}({called})"
-        return self.number() if kind < 0.25 else self.place()
+        return self.number() if kind == "number" else self.place()
 
     def expression(self) -> str:
         """Any operation."""
@@ -92,16 +101,16 @@ class _Writer:
         """So many lines."""
         draw = self.draw
         while len(self.lines) < count - 1:
-            label, kind = len(self.lines) + 1, draw.random()
-            if self.indices and kind < 0.1 and len(self.lines) < count - 2:
+            label, kind = len(self.lines) + 1, self.pick(_LINES)
+            if self.indices and kind == "next cell" and len(self.lines) < count - 2:
                 index = draw.choice(self.indices)
                 self.lines.append(f"{label}: {index} = {index} + 1")
                 self.lines.append(f"{label + 1}: {index} = min({index}, {self.filled - 1})")
-            elif self.indices and kind < 0.15:
+            elif self.indices and kind in ("next cell", "index"):
                 target = draw.choice(self.indices)
                 source = draw.choice([*self.indices, str(draw.randrange(self.filled))])
                 self.lines.append(f"{label}: {target} = {source}")
-            elif kind < 0.28:
+            elif kind != "any":
                 counter = draw.choice(self.counters)
                 back = draw.randint(1, label)
                 self.lines.append(f"{label}: {counter} = {counter} - 1 if > 0 goto {back}")
@@ -111,11 +120,11 @@ class _Writer:
 
     def end(self, count: int) -> str:
         """Nothing, or a jump forward."""
-        label, kind = len(self.lines) + 1, self.draw.random()
+        label, kind = len(self.lines) + 1, self.pick(_ENDS)
         target = self.draw.choice([*map(str, range(label + 1, count + 1)), "end"])
-        if kind < 0.65 or (target == "end" and kind < 0.9):
+        if kind == "none" or (target == "end" and kind == "a test, but of the end"):
             return ""
-        if kind > 0.95:
+        if kind == "goto":
             return f" goto {target}"
         return f" if {self.draw.choice(TESTS)} 0 goto {target}"
 
@@ -135,7 +144,7 @@ class _Writer:
 def random_text(sizes: TextSizes, draw: random.Random) -> str:
     """A program of a few lines with data, drawn at random; it ends."""
     writer = _Writer(sizes, draw)
-    writer.write(draw.randint(3, min(_MOST_LINES, sizes.labels)))
+    writer.write(draw.randint(3, min(tuning.CAMPAIGN_LINES, sizes.labels)))
     return "\n".join([*writer.lines, writer.data()])
 
 

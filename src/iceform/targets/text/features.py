@@ -37,7 +37,7 @@ _SLOTS = {
     "*": 2,
     ",": 2,
 }  # what stands before a literal; functions 1, write words 0
-SLOT_BITS = 2
+SLOT_BITS = max(_SLOTS.values()).bit_length()
 OPERANDS = ("a", "b", "c")
 
 

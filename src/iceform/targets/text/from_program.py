@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from iceform import tuning
 from iceform.arithmetic.balls import balls_of, uppermost
 from iceform.computer.exact import as_column
 from iceform.computer.graph import Graph
@@ -32,12 +33,10 @@ from iceform.targets.text.interpreter import (
     execute,
     following,
 )
-from iceform.targets.text.real_arithmetic import BITS, BallArithmetic
+from iceform.targets.text.real_arithmetic import BallArithmetic
 from iceform.targets.text.syntax import ProgramText, TextError, parse
 from iceform.targets.text.terms import Slot
 from iceform.targets.text.words import END, LIBRARY, TextSizes, TextWord
-
-_WIDE = 96  # columns of a line of data
 
 
 def text_of(
@@ -191,7 +190,7 @@ class _Written:
         line = ""
         for name, value in data:
             word = f"{name} = {self._word(value, f'{name} =')}"
-            if line and len(line) + 2 + len(word) > _WIDE:
+            if line and len(line) + 2 + len(word) > tuning.TEXT_COLUMNS:
                 out.append(line)
                 line = ""
             line += ("  " if line else "") + word
@@ -374,7 +373,7 @@ class AlgorithmText:
     @cached_property
     def loss(self) -> TextLoss:
         """What rounding to levels costs in this run."""
-        with balls_of(BITS) as flint:
+        with balls_of(tuning.TEXT_RUN_BITS) as flint:
             memory = execute(self.exact, BallArithmetic(flint, self.sizes))
             distances, middles = {}, {}
             form = self.sizes.format

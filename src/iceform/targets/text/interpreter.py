@@ -20,6 +20,7 @@ from functools import lru_cache, partial
 from math import isqrt
 from typing import Any, Generic, Protocol, TypeVar
 
+from iceform import tuning
 from iceform.arithmetic.balls import balls_of, exact_end, function_of_ball
 from iceform.errors import ProgramError
 from iceform.targets.text.numbers import NumberFormat
@@ -29,9 +30,7 @@ from iceform.targets.text.words import END, FUNCTIONS, TextSizes, TextWord
 V = TypeVar("V")
 Cell = tuple[str, int | None]  # a scalar's name and None, or an array's and the number of a cell
 
-STEP_TOKENS = 3  # of an instruction in a trace: destination, number, next label
-MOST_STEPS = 50_000  # that are followed to say how many tokens a run needs
-_FIRST_BITS = 64
+STEP_TOKENS = len(("destination", "number", "next label"))  # of an instruction in a trace
 
 
 # --------------------------------------------------------------------------------------- functions
@@ -123,7 +122,7 @@ def _irrational(form: NumberFormat, units: int, name: str) -> Fraction | int:
         return _AT_ZERO[name] * one
     if name == "log" and units == one:
         return 0
-    bits = _FIRST_BITS
+    bits = tuning.TEXT_BITS
     while True:
         with balls_of(bits) as flint:
             value = function_of_ball(name, flint.arb(units) / one) * one
@@ -299,7 +298,7 @@ def following(line: ProgramLine, arithmetic: TextArithmetic[V], value: V) -> int
 
 
 def execute(
-    program: ProgramText, arithmetic: TextArithmetic[V], most_steps: int = MOST_STEPS
+    program: ProgramText, arithmetic: TextArithmetic[V], most_steps: int = tuning.TEXT_STEPS
 ) -> dict[Cell, V]:
     """Run to the end in some arithmetic; what memory holds then."""
     execution = _Execution(program, arithmetic)
@@ -354,7 +353,8 @@ def check(sizes: TextSizes, text: str | ProgramText) -> TextRun:
     for step in execution.steps():
         target = "end" if step.next == END else step.next
         words += (step.line.destination.text, form.word(step.value), f"[{target}]")
-        if len(words) > room and (step.next == END or len(words) >= STEP_TOKENS * MOST_STEPS):
+        is_last = step.next == END or len(words) >= STEP_TOKENS * tuning.TEXT_STEPS
+        if len(words) > room and is_last:
             more = "" if step.next == END else "more than "
             raise TextError(
                 step.line.line,

@@ -46,7 +46,7 @@ RECENT = SHARP / 4  # logits a token
 SCORE = 64.0  # of a bit in the language-model head
 KIND = 64 * SCORE  # of the right kind of word there: more than all bits
 BALLAST = {"float32": 2.0**16, "float64": 2.0**30}
-EPSILON = 1e-5  # as GPT-2 has it
+EPSILON = torch.nn.LayerNorm(1).eps  # which is GPT-2's own
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from iceform.errors import (
 from iceform.heads import Design
 from iceform.targets.architectures import architecture
 from iceform.targets.checking import kernels
-from iceform.targets.folder import CARD, CONFIG, RECORD, check_path, digest
+from iceform.targets.folder import CARD, CONFIG, VIEWS, check_path, digest, write_checkpoint
 from iceform.targets.text.certificate import TextCertificate
 from iceform.targets.text.features import TextFeatures
 from iceform.targets.text.in_weights import carried, sizes_with
@@ -183,7 +183,6 @@ class TextComputer:
     def _written(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         known = architecture(self.sizes.architecture)
         known.check_fits(self.design)
-        assert known.with_ids is not None
         config, tensors = known.with_ids(self.design, self.layers.vocabulary(self._words()))
         config |= {
             **_ACTIVATION[self.sizes.architecture], "bos_token_id": 0, "pad_token_id": self._end,
@@ -351,17 +350,14 @@ class TextComputer:
             TRUTH: self.ground_truth(),
             **_tokenizer_files(self.tokenizer),
         }
-        views: dict[str, dict[str, Any] | str] = {
-            CONFIG: config, RECORD: record, CARD: self._card(),
-        }  # fmt: skip
-        store.write_folder(folder, KIND, record, tensors, lambda _: views, [CONFIG], plain)
-        return folder
+        views = {CONFIG: config, CARD: self._card()}
+        return write_checkpoint(folder, KIND, record, tensors, views, plain)
 
     @classmethod
     def load(cls, path: str | Path) -> TextComputer:
         """The computer of a folder that :meth:`save` wrote."""
         folder = path_of(path)
-        stored = store.read_folder(folder, (CONFIG, RECORD, CARD), KIND)
+        stored = store.read_folder(folder, VIEWS, KIND)
         record = stored.content
         try:
             sizes = decode(TextSizes, record["sizes"])

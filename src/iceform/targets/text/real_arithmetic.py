@@ -6,12 +6,11 @@ import math
 from fractions import Fraction
 from typing import Any
 
+from iceform import tuning
 from iceform.arithmetic.balls import exact_end, function_of_ball
 from iceform.errors import ProgramError
 from iceform.targets.text.syntax import ProgramLine
 from iceform.targets.text.words import TextSizes, TextWord
-
-BITS = 300  # of the balls that stand for real numbers in a whole run
 
 
 class BallArithmetic:
@@ -43,8 +42,8 @@ class BallArithmetic:
         if x <= 0:
             return False
         raise ProgramError(
-            f"the exact run meets a number of which {BITS} bits do not say whether it is "
-            "positive, so what rounding loses here is unknown."
+            f"the exact run meets a number of which {tuning.TEXT_RUN_BITS} bits do not say whether "
+            "it is positive, so what rounding loses here is unknown."
         )
 
     def floor(self, x: Any) -> int:

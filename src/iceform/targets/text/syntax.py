@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from fractions import Fraction
 
+from iceform import tuning
 from iceform.errors import ProgramError
 from iceform.targets.text.words import END, FUNCTIONS, PAIRS, TESTS, TextSizes, TextWord
 
@@ -28,14 +29,13 @@ _LABEL = re.compile(r"[0-9]+:")
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 _GLUED = re.compile(r"(?=.*\w)(?!<).*[-=+*/<>:].*")
 _ARRAY = re.compile(r"([A-Za-z]\w*)\[([^\]]*)\](.*)", re.ASCII)
-_LONGEST = 30  # letters of a word that an error quotes
 
 
 class TextError(ProgramError):
     """What is wrong with a text: ``line`` (from 1), ``word``, and what to do about it."""
 
     def __init__(self, line: int, word: str, message: str) -> None:
-        quoted = word if len(word) <= _LONGEST else word[:_LONGEST] + "..."
+        quoted = word if len(word) <= tuning.TEXT_QUOTED else word[: tuning.TEXT_QUOTED] + "..."
         super().__init__(f"line {line}, {quoted!r}: {message}")
         self.line, self.word = line, word
 
@@ -408,8 +408,8 @@ class _LineReader:
         return self.keep(word)
 
     def number_word(self, word: str) -> TextWord:
-        if len(word) > _LONGEST:
-            self.back(f"this number has {len(word)} digits. Write at most {_LONGEST}.")
+        if len(word) > tuning.TEXT_QUOTED:
+            self.back(f"this number has {len(word)} digits. Write at most {tuning.TEXT_QUOTED}.")
         if "e" in word.lower():
             self.back("numbers have no exponent. Write a decimal, such as 0.25 or 100.")
         form, value = self.sizes.format, Fraction(word)

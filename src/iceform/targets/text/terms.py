@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from iceform import tuning
 from iceform.arithmetic.units import UNIT
 from iceform.errors import ProgramError
 from iceform.expressions.formulas import trees
 
 HALF = Fraction(1, 2)
-_LARGEST_POWER = 16  # by repeated products; above, by exponential and logarithm
 _SHARP = math.sqrt(1 / UNIT)  # a query that leaves nothing of keys that differ visibly
 _STEEP = -math.log(UNIT)  # by how much a score must fall so that nothing is left of its sample
 
@@ -272,7 +272,7 @@ class TermTable:
             return self.call("sqrt", base)
         if by is not None and by < 0:
             return self.call("recip", self.power(base, self.constant(-by)))
-        if by is not None and by.denominator == 1 and by <= _LARGEST_POWER:
+        if by is not None and by.denominator == 1 and by <= tuning.TEXT_POWER:
             out = self.constant(1)
             for _ in range(int(by)):
                 out = self.product(out, base)

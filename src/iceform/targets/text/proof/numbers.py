@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from iceform import tuning
 from iceform.arithmetic.balls import balls_of
 from iceform.targets.text.features import code
 from iceform.targets.text.interpreter import LevelArithmetic, is_rounded_function
@@ -15,9 +16,6 @@ from iceform.targets.text.proof.stream import NORM, StreamProof
 from iceform.targets.text.words import FUNCTIONS
 
 SOFTMAX = 4.0  # units of a weight near 1 times a value: exponential, sum, division, product
-_PAIRS = 4096  # levels up to which all pairs are enumerated
-_BITS = 64  # of the balls that decide a rounding; more are taken where they do not
-PART = 256  # rows of a table of pairs at once
 
 
 class NumberProof(StreamProof):
@@ -41,7 +39,7 @@ class NumberProof(StreamProof):
         scale = 2.0 ** (form.fraction + form.top)
         tokens = [t for t, w in enumerate(self.sizes.words) if w.units is not None]
         held = self.weights.words[tokens, at] * scale
-        with balls_of(_BITS) as flint:
+        with balls_of(tuning.TEXT_BITS) as flint:
             for token, row in zip(tokens, held.tolist(), strict=True):
                 word = self.sizes.words[token]
                 assert word.units is not None
@@ -111,7 +109,7 @@ class NumberProof(StreamProof):
         rest = self.say("rest", "own (2 + 1/15) + 4 units", (self.own_units * (2 + 1 / 15) + 4) * u,
                         "relative to the result: scaling, and the digits taken away")  # fmt: skip
         scale = 2.0 ** (form.fraction + form.top)  # units a result over 2^top
-        find = self._enumerated if form.count <= _PAIRS else self._bounded
+        find = self._enumerated if form.count <= tuning.PROOF_LEVELS else self._bounded
         segments, digits = find(total, product, absolute * scale, rest)
         self.say("clearance of segments", "min (distance - error)", segments, "steps")
         self.say("clearance of digits", "min (distance - error)", digits, "steps")
@@ -124,8 +122,8 @@ class NumberProof(StreamProof):
         form = self.features.format
         levels = np.array(form.levels, dtype=np.float64)
         found = [(math.inf, math.inf)]
-        for start in range(0, len(levels), PART):
-            a = levels[start : start + PART, None]
+        for start in range(0, len(levels), tuning.PROOF_ROWS):
+            a = levels[start : start + tuning.PROOF_ROWS, None]
             sizes = np.abs(a) + np.abs(levels)
             added = total * sizes + 2 * absolute
             found.append(self._least(a + levels, added, rest))

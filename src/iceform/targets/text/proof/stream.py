@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from iceform.certificates import DerivationStep
+from iceform.targets.architectures import architecture
 from iceform.targets.text.certificate import TextMargin
 from iceform.targets.text.layers import TextLayers
-from iceform.targets.text.proof.weights import WEIGHTS
+from iceform.targets.text.proof.weights import StoredWeights
 from iceform.validation import unit_roundoff
 
 NORM = 3.0  # units: a normalised feature is x times the root, plus the mean's share, times a weight
@@ -37,7 +38,7 @@ class StreamProof:
         self.layers, self.design = layers, layers.design
         self.features, self.sizes = layers.features, layers.features.sizes
         self.words, self.tensors = embedding, tensors
-        self.weights = WEIGHTS[self.sizes.architecture](tensors)
+        self.weights = StoredWeights(tensors, architecture(self.sizes.architecture))
         self.u = unit_roundoff(getattr(torch, self.sizes.dtype))
         self.failures: list[str] = []
         self.margins: list[TextMargin] = []

@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from iceform import tuning
 from iceform.targets.text.certificate import TextCertificate, TextMargin
 from iceform.targets.text.features import code
 from iceform.targets.text.layers import KIND, SCORE
 from iceform.targets.text.proof.heads import HeadProof
-from iceform.targets.text.proof.numbers import PART, SOFTMAX
+from iceform.targets.text.proof.numbers import SOFTMAX
 from iceform.targets.text.proof.stream import MEAN, NORM, ROOT
 
 
@@ -90,9 +91,9 @@ class WordProof(HeadProof):
     def _least_lead(self, states: Tensor, tokens: list[int]) -> float:
         least, used = math.inf, states.any(0)  # elsewhere all states are 0
         states, scores = states[:, used], self.layers.scores[:, used]
-        for start in range(0, len(states), PART):
-            part = states[start : start + PART] @ scores.T
-            right = torch.tensor(tokens[start : start + PART])[:, None]
+        for start in range(0, len(states), tuning.PROOF_ROWS):
+            part = states[start : start + tuning.PROOF_ROWS] @ scores.T
+            right = torch.tensor(tokens[start : start + tuning.PROOF_ROWS])[:, None]
             lead = part.gather(1, right)[:, 0] - part.scatter(1, right, -math.inf).max(1).values
             least = min(least, float(lead.min()))
         return least
