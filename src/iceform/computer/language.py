@@ -29,14 +29,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.computer.exact import Exact, as_column, shown
 from iceform.computer.graph import (
-    CONSTANTS,
     MOST_TURNS,
     Arithmetic,
+    Exact,
     Graph,
     Parameter,
+    as_column,
     refuse,
+    shown,
     source_line,
 )
 from iceform.computer.trace import Tracer, traced
@@ -289,8 +290,6 @@ class EagerScope:
 
     def emit(self, node: Node, args: tuple[Any, ...]) -> Any:
         """The value of an operation."""
-        if node.op in CONSTANTS:
-            return self.arithmetic.constant(node)
         return self.arithmetic.compute(node, list(args))
 
 

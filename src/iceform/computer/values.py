@@ -25,7 +25,7 @@ from iceform.computer.instructions import FLAG_GAP
 from iceform.errors import CompileError
 from iceform.expressions.formulas import Formula, trees
 from iceform.expressions.formulas.polynomials import line
-from iceform.program import Node, NodeOperation, SourceLine
+from iceform.program import Node, SourceLine
 
 _Z = trees.Variable()
 # What an author writes as ice.word(...).
@@ -363,8 +363,8 @@ def emit(
     scope = values[0].scope
     place: SourceLine | None = source_line() if scope.traced else None
     node = Node(op, (), samples, width, attr, place, name)
-    row = NodeOperation.table.get(op)  # "count" and "index" have none
-    if row is None or not row.composite:
+    row = node.operation
+    if not row.composite:
         return Value(scope, scope.emit(node, handles), samples, width)
 
     def apply(part: str, *args: Value, attr: Any = None) -> Value:

@@ -1,4 +1,4 @@
-"""Instructions before registers are assigned: what :mod:`~iceform.computer.fuse` writes.
+"""Instructions before registers are assigned: what :mod:`~iceform.computer.select` makes.
 
 A :class:`Register` is a variable that is not yet a place in memory. An instruction adds up reads of
 registers to a and b and writes F(a + b) - G(a - b); F and G are curves: trees of formulas, steps,
@@ -7,11 +7,11 @@ or None for zero.
 **Values that are not yet computed**: what an operand, or a table, can still take in.
 
 * A :class:`LinearForm` is a sum of reads with coefficients, plus a number: additions, negations,
-sums of
-  components and means cost nothing until somebody needs the value.
+  sums of components and means cost nothing until somebody needs the value.
 * A :class:`Pending` is a curve of a form whose coefficients are all +1 or -1: a chain of scalar
   functions, and any expression of one variable, is one look-up.
-* A :class:`FunctionPair` is F(a + b) - G(a - b) with two curves.
+
+Two curves that make one instruction are a :class:`FunctionPair`, F(a + b) - G(a - b).
 
 Curves are trees of formulas and steps; what is known of them stands here too.
 """
@@ -31,7 +31,7 @@ from iceform.computer.instructions import Write
 from iceform.expressions.formulas import trees
 from iceform.expressions.formulas.functions import evaluate
 from iceform.expressions.formulas.polynomials import line, polynomial
-from iceform.program import Range, SourceLine, slope
+from iceform.program import Node, Range, SourceLine, slope
 
 
 @dataclass(eq=False)
@@ -60,6 +60,7 @@ class Register:
     writes: tuple[Write, ...] = ()
     scale: float = 1.0  # the value is this times what is held; a power of two
     single: bool = False  # a product a b with b zero in all components but one
+    carried: bool = False  # from turn to turn of a loop: what it starts with is not what it holds
 
     def __repr__(self) -> str:
         return self.name
@@ -84,6 +85,11 @@ class Read:
     def clean(self) -> bool:
         """Whether it reads zero beyond the width of a vector."""
         return self.how in ("at", "mean") and self.register.clean
+
+    @property
+    def is_data(self) -> bool:
+        """Whether the prompt fills what is read, and nothing else does."""
+        return self.how == "at" and bool(self.register.writes) and not self.register.carried
 
     def __str__(self) -> str:
         return f"{self.how}[{self.register.name}]"
@@ -213,7 +219,15 @@ class VirtualCode:
     items: list[VirtualInstruction | VirtualLoop] = field(default_factory=list)
 
 
-Copy = tuple[Register, Register]
+@dataclass(frozen=True, eq=False)
+class SelectedCode:
+    """Instructions of registers; ``outputs`` are the registers with the answers."""
+
+    code: VirtualCode
+    outputs: dict[str, tuple[Register, int | None]]
+    width: int
+    flag: Register
+    gaps: dict[Node, float]  # how near to a tie each comparison may come
 
 
 _PLAIN_SIZE = 32.0  # values of sizes from 1/32 to 32 are held as they are
@@ -242,6 +256,11 @@ class LinearForm:
             found[read] = found.get(read, 0.0) + coefficient
         terms = tuple((r, c) for r, c in found.items() if c != 0)
         return LinearForm(terms, self.constant + other.constant)
+
+    @property
+    def reads(self) -> tuple[Read, ...]:
+        """The reads, without their coefficients."""
+        return tuple(r for r, _ in self.terms)
 
     def exact_sum(self, other: LinearForm) -> bool:
         """Whether :meth:`plus` rounds nothing."""

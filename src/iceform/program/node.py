@@ -39,8 +39,11 @@ class NodeOperation:
     table: ClassVar[dict[str, NodeOperation]] = {}
     name: ClassVar[str] = ""
     shown: ClassVar[str] = ""  # what notes call it; its name if empty
-    whole: ClassVar[bool] = False  # whether it makes whole numbers of whole numbers
     exact: ClassVar[bool] = False  # whether float64 has its value without rounding
+    keeps_whole: ClassVar[bool] = False  # whether whole numbers make a whole number
+    given: ClassVar[bool] = False  # whether a run is handed its value
+    carried: ClassVar[bool] = False  # whether a loop carries it from turn to turn
+    jumps: ClassVar[bool] = False  # whether it is constant but where it jumps
 
     def __init_subclass__(cls) -> None:
         if "name" in vars(cls):
@@ -69,6 +72,20 @@ class NodeOperation:
     def clean(self, node: Node, args: list[bool]) -> bool:
         """Whether 0 lies beyond the vector, told from where it does in the arguments."""
         return False
+
+    def whole(self, node: Node, args: list[bool]) -> bool:
+        """Whether it is a whole number for certain, told from which arguments are."""
+        return self.keeps_whole and all(args)
+
+    def critical(self, node: Node, argument: Tensor) -> Tensor | None:
+        """How far the argument is from where the operation jumps or is singular; None of others."""
+        return None
+
+    # --------------------------------------------------------------------- how it is computed
+
+    def select(self, code: Any, node: Node) -> Any:
+        """What it becomes: one of the words of :class:`~iceform.computer.select.Selector`."""
+        return code.no_instruction(node)
 
     # -------------------------------------------------------------------- what a run is off by
 
@@ -119,8 +136,7 @@ class Node:
     @property
     def shown(self) -> str:
         """What a note calls it."""
-        row = NodeOperation.table.get(self.op)
-        return self.name or (row.shown if row is not None else "") or self.op
+        return self.name or self.operation.shown or self.op
 
     def __repr__(self) -> str:
         return f"<{self.op} in line {self.place.line if self.place else '?'}>"

@@ -154,13 +154,15 @@ class _DescentForms:
 
     # ----------------------------------------------------------------------------- as arithmetic
 
-    def constant(self, node: Node) -> _DescentForm:
+    def _constant(self, node: Node) -> _DescentForm:
         if node.op != "constant":
             raise self.no("it treats components or samples apart", node.place)
         value = Fraction(float(node.attr))
         return _DescentForm(state={}) if node.width is not None and not value else _number(value)
 
     def compute(self, node: Node, args: list[_DescentForm]) -> _DescentForm:
+        if not args:
+            return self._constant(node)
         if node.op in _PASSED:
             return args[0]
         known: dict[str, Callable[..., _DescentForm | None]] = {
