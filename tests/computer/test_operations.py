@@ -185,7 +185,7 @@ def test_an_operation_of_others_is_one_class_and_is_known_everywhere():
 
         @ice.algorithm
         def snapped(x, y):
-            return ice.mean(emit("on grid", (x,), True, x.width, 0.25) * y)
+            return ice.mean(emit("on grid", x, attr=0.25) * y)
 
         draw = torch.Generator().manual_seed(0)
         X = torch.randint(-3, 4, (6, 2), generator=draw) / 4 + 0.03

@@ -48,6 +48,7 @@ from iceform.computer.values import (
     emit,
     filled_like,
     is_number,
+    leaf,
     lifted,
     maximum,
     minimum,
@@ -90,7 +91,7 @@ __all__ = [
 def mean(value: Value) -> Value:
     """The mean over the samples."""
     _one_a_sample("mean", value)
-    return emit("mean", (value,), False, value.width)
+    return emit("mean", value)
 
 
 def attend(query: Any, key: Value, value: Any, bias: Any = None) -> Value:
@@ -113,7 +114,7 @@ def attend(query: Any, key: Value, value: Any, bias: Any = None) -> Value:
     parts = (query, key, value) if bias is None else (query, key, value, bias)
     if bias is not None and bias.width is not None:
         raise refuse("attend's bias is one number a sample", source_line())
-    return emit("attend", parts, query.samples, value.width)
+    return emit("attend", *parts)
 
 
 def zeros_like(value: Value) -> Value:
@@ -125,8 +126,7 @@ def concat(*parts: Value) -> Value:
     """Vectors and scalars side by side, as one vector."""
     if not parts or not all(isinstance(p, Value) for p in parts):
         raise refuse("concat takes values of the program", source_line())
-    width = sum(p.width or 1 for p in parts)
-    return emit("concat", parts, any(p.samples for p in parts), width)
+    return emit("concat", *parts)
 
 
 def bounded(value: Value, low: float, high: float | None = None) -> Value:
@@ -138,7 +138,7 @@ def bounded(value: Value, low: float, high: float | None = None) -> Value:
     low, high = (-abs(low), abs(low)) if high is None else (low, high)
     if not low < high:
         raise refuse(f"a bound needs low < high, got [{low}, {high}]", source_line())
-    return emit("bounded", (value,), value.samples, value.width, (float(low), float(high)))
+    return emit("bounded", value, attr=(float(low), float(high)))
 
 
 def stored(value: Value) -> Value:
@@ -148,7 +148,7 @@ def stored(value: Value) -> Value:
     and ``guess * (2 - v * guess)`` a better one by Newton's step, which fused is 1/v once more.
     """
     _check_value("stored", value)
-    return emit("stored", (value,), value.samples, value.width)
+    return emit("stored", value)
 
 
 def reciprocal(value: Value, low: float, high: float) -> Value:
@@ -198,8 +198,7 @@ def constant(number: Any) -> Value:
 
 
 def _number(scope: Any, number: float) -> Value:
-    node = Node("constant", (), False, None, float(number), source_line())
-    return Value(scope, scope.emit(node, ()), False, None)
+    return leaf(scope, Node("constant", (), False, None, float(number), source_line()))
 
 
 def while_(condition: Value) -> bool:

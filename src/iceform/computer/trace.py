@@ -31,7 +31,7 @@ from iceform.computer.graph import (
     source_line,
 )
 from iceform.computer.surroundings import Snapshot, Surroundings, instruction, live
-from iceform.computer.values import WORDS, Value, is_number
+from iceform.computer.values import WORDS, Value, is_number, leaf
 from iceform.computer.whole_numbers import decide_half_way
 from iceform.program import Node, SourceLine
 
@@ -428,10 +428,10 @@ def _traced(
 ) -> Graph:  # fmt: skip
     """One run of the function on values that write."""
     tracer = Tracer(around)
-    x = _given(tracer, Node("data", (), True, dim, "x", place, "x"))
-    y = _given(tracer, Node("data", (), True, None, "y", place, "y"))
+    x = leaf(tracer, Node("data", (), True, dim, "x", place, "x"))
+    y = leaf(tracer, Node("data", (), True, None, "y", place, "y"))
     settings = {
-        p.name: _given(tracer, Node("parameter", (), False, p.width(dim), p.name, place, p.name))
+        p.name: leaf(tracer, Node("parameter", (), False, p.width(dim), p.name, place, p.name))
         for p in parameters.values()
     }
     try:
@@ -471,10 +471,6 @@ def _unknown_word(error: AttributeError) -> Exception:
         "operators, .sum() and torch's functions",
         raised(error),
     )
-
-
-def _given(tracer: Tracer, node: Node) -> Value:
-    return Value(tracer, tracer.emit(node, ()), node.samples, node.width)
 
 
 def _outputs(

@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from iceform.errors import ProgramError
+
 Tensors = Sequence[Tensor]
 
 
@@ -49,7 +51,15 @@ class NodeOperation:
         if "name" in vars(cls):
             NodeOperation.table[cls.name] = cls()
 
-    # ------------------------------------------------------------------------------- its value
+    # --------------------------------------------------------------------- its shape and value
+
+    def shape(self, attr: Any, *args: Any) -> tuple[bool, int | None]:
+        """Whether it is one a sample, and its width, from the arguments': elementwise."""
+        widths = [a.width for a in args if a.width is not None]
+        for width in widths:
+            if width != widths[0]:
+                raise ProgramError(f"vectors of {widths[0]} and of {width} components do not fit")
+        return any(a.samples for a in args), widths[0] if widths else None
 
     def value(self, run: Any, node: Node, *args: Any) -> Any:
         """The value on tensors, or on what stands in for them."""

@@ -4,6 +4,7 @@ A row is a class, and defining one enters it into the table, from outside the pa
 passes look it up by the node's name:
 
 ===========  ====================================================================================
+shape        whether it is one a sample, and its width, from the arguments'
 value        the operation on tensors, or on what stands in for them:
              :class:`~iceform.computer.graph.Exact`, :class:`~iceform.program.tape.Tape`
 balls        the same on balls, where they need to decide: :class:`~iceform.computer.proofs.Balls`
@@ -179,6 +180,9 @@ class _SpreadNode(_PassedNode):
 class _ConcatNode(_PassedNode):
     name = "concat"
 
+    def shape(self, attr: Any, *args: Any) -> tuple[bool, int | None]:
+        return any(a.samples for a in args), sum(a.width or 1 for a in args)
+
     def value(self, run: Any, node: Node, *args: Any) -> Any:
         return torch.cat([run.lanes(a) if node.samples else a for a in args], -1)
 
@@ -194,6 +198,9 @@ class _ConcatNode(_PassedNode):
 
 class _ComponentNode(_PassedNode):
     name = "component"
+
+    def shape(self, attr: Any, *args: Any) -> tuple[bool, int | None]:
+        return args[0].samples, None
 
     def value(self, run: Any, node: Node, *args: Any) -> Any:
         return args[0][..., node.attr : node.attr + 1]
@@ -384,6 +391,9 @@ class _SumNode(NodeOperation):
     def _count(self, node: Node, a: Any) -> float:
         return 1.0
 
+    def shape(self, attr: Any, *args: Any) -> tuple[bool, int | None]:
+        return args[0].samples, None
+
     def value(self, run: Any, node: Node, *args: Any) -> Any:
         axes, keep = node.attr or self.axes
         return args[0].sum(axes, keepdim=keep) / self._count(node, args[0])
@@ -421,6 +431,9 @@ class _MeanNode(_SumNode):
 
     name, keeps_whole = "mean", False
     axes = (-2,), False
+
+    def shape(self, attr: Any, *args: Any) -> tuple[bool, int | None]:
+        return False, args[0].width
 
     def _count(self, node: Node, a: Any) -> float:
         axes, _ = node.attr or self.axes
@@ -695,6 +708,9 @@ class _SoftmaxNode(NodeOperation):
 
 class _AttendNode(NodeOperation):
     name = "attend"
+
+    def shape(self, attr: Any, *args: Any) -> tuple[bool, int | None]:
+        return args[0].samples, args[2].width
 
     def value(self, run: Any, node: Node, *args: Any) -> Any:
         q, k, v, *bias = args
