@@ -31,12 +31,6 @@ from iceform.expressions.formulas.table import TABLE
 from iceform.program import Node, NodeOperation, SourceLine
 
 _Z = trees.Variable()
-# What an author writes as ice.word(...).
-WORDS = (
-    "apply", "argmax", "argmin", "at", "attend", "bounded", "concat", "constant", "count", "index",
-    "max", "maximum", "mean", "min", "minimum", "one_hot", "previous", "reciprocal", "repeat",
-    "running_sum", "soft_threshold", "stored", "sum", "vector", "where", "while_", "zeros_like",
-)  # fmt: skip
 # Whole numbers: a value counts as one within 2^-10 of it, which is FLAG_GAP, the size that decides
 # branches too. What is rounded stays half of that from the middle of two, and floor takes what is
 # that much below a whole number, or less, for the number itself, and refuses it unless it is within
@@ -90,7 +84,7 @@ class Value:
 
     __add__, __radd__ = _operator("+", lambda a, b: emit("add", a, b))
     __sub__, __rsub__ = _operator("-", lambda a, b: a + -b)
-    __truediv__, __rtruediv__ = _operator("/", lambda a, b: a * b.__rtruediv__(1.0))
+    __truediv__, __rtruediv__ = _operator("/", lambda a, b: a * _reciprocal(b))
 
     def __mul__(self, other: Any) -> Value:
         if is_number(other):
@@ -330,6 +324,10 @@ class Value:
 # ---------------------------------------------------------------------------------------------
 # emission
 # ---------------------------------------------------------------------------------------------
+
+
+def _reciprocal(value: Value) -> Value:
+    return value.apply(_operation("/", trees.Number(Fraction(1)), _Z))
 
 
 def function(name: str, value: Value) -> Value:
