@@ -24,7 +24,7 @@ from iceform.computer.assemble import Assembled, assemble
 from iceform.computer.budget import Budget, certify
 from iceform.computer.diagnose import Diagnosis, diagnose
 from iceform.computer.explain import explain
-from iceform.computer.graph import MOST_TURNS, Graph, Parameter, as_column, run_exactly
+from iceform.computer.graph import MOST_TURNS, Graph, Parameter, run_exactly
 from iceform.computer.instructions import Assembly
 from iceform.computer.interpret import Interpreted, interpret
 from iceform.computer.language import Algorithm
@@ -134,13 +134,7 @@ class Program:
 
     def checked(self, X: Any, y: Any = None, **settings: Any) -> tuple[Tensor, Tensor]:
         """Samples (n, d) and targets (n,) in float64; what does not fit is refused."""
-        x = as_column(X, vector=True)
-        targets, d = self.algorithm.targets(x, y), self.graph.dim
-        if x.ndim != 2 or x.shape[1] != d or not len(x) or targets.shape != x.shape[:1]:
-            raise ShapeError(
-                f"{self.name} takes X of shape (n, {d}) and y of shape (n,), n from 1 on, got "
-                f"{tuple(x.shape)} and {tuple(targets.shape)}"
-            )
+        x, targets = self.algorithm.samples(X, y, self.graph.dim)
         if len(x) > self.samples:
             raise ShapeError(
                 f"{self.name} was compiled for at most {self.samples} samples, got {len(x)}; "
@@ -479,14 +473,7 @@ def _example(algorithm: Algorithm, example: Any, dim: Any) -> dict[str, Tensor]:
         raise ShapeError(
             f"an example is (X, y), or X for an algorithm of x alone; got a tuple of {len(example)}"
         )
-    X, y = example if several else (example, None)
-    x = as_column(X, vector=True)
-    targets = algorithm.targets(x, y)
-    if x.ndim != 2 or not len(x) or targets.shape != x.shape[:1]:
-        raise ShapeError(
-            f"an example is (X, y) of shapes (n, d) and (n,), got {tuple(x.shape)} and "
-            f"{tuple(targets.shape)}"
-        )
+    x, targets = algorithm.samples(*(example if several else (example, None)))
     if dim not in (None, x.shape[1]):
         raise ShapeError(
             f"dim is {dim}, and the X of the example has {x.shape[1]} features: leave dim out, or "

@@ -364,6 +364,18 @@ class Algorithm:
             raise ShapeError(f"{self.name} reads targets, and none were given; pass X and y")
         return as_column(y, vector=True).to(x)
 
+    def samples(self, X: Any, y: Any = None, d: int | None = None) -> tuple[Tensor, Tensor]:
+        """Samples (n, d) and targets (n,) in float64; what does not fit is refused."""
+        x = as_column(X, vector=True)
+        targets = self.targets(x, y)
+        fits = x.ndim == 2 and len(x) > 0 and d in (None, x.shape[1])
+        if not fits or targets.shape != x.shape[:1]:
+            raise ShapeError(
+                f"{self.name} takes X of shape (n, {d or 'd'}) and y of shape (n,), n from 1 on, "
+                f"got {tuple(x.shape)} and {tuple(targets.shape)}"
+            )
+        return x, targets
+
     def values(self, d: int, settings: dict[str, Any]) -> dict[str, Tensor]:
         """Every parameter's value, defaults filled in."""
         self._check_names(settings)
@@ -386,13 +398,7 @@ class Algorithm:
         """
         if isinstance(X, Value):
             return self._inside(X, y, settings)
-        x = as_column(X, vector=True)
-        targets = self.targets(x, y)
-        if x.ndim != 2 or targets.shape != x.shape[:1]:
-            raise ShapeError(
-                f"an algorithm takes X of shape (n, d) and y of shape (n,), got {tuple(x.shape)} "
-                f"and {tuple(targets.shape)}"
-            )
+        x, targets = self.samples(X, y)
         scope = EagerScope(Exact(len(x)))
         given = self.values(x.shape[1], settings)
         data = (Value(scope, x, True, x.shape[1]), Value(scope, targets[:, None], True, None))

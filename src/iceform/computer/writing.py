@@ -42,7 +42,6 @@ from iceform.computer.virtual import (
     affine,
     at_zero,
     mirrored,
-    negative,
     of_register,
     operation,
     quarter_square,
@@ -260,7 +259,7 @@ class InstructionWriter:
             sides = slots.divided(plus)
         else:
             sides = (plus, minus) if slots.fits(plus) and slots.fits(minus) else None
-            f, g = None, negative(pending.curve)
+            f, g = None, times(pending.curve, -1.0)
         if sides is None:
             held = of_register(self._argument(pending, dst, site))
             self.by_table(dst, replace(pending, of=held), note, site)
