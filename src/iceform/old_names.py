@@ -15,6 +15,7 @@ from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import spec_from_loader
 from types import FrameType, ModuleType
+from typing import Any
 
 # Names that were offered at the top level, by the module that offers them now.
 NAMES = {
@@ -143,8 +144,10 @@ def _with_old_names(spec: ModuleSpec | None, module: str) -> ModuleSpec | None:
         return spec
     execute = spec.loader.exec_module
 
-    def answer(loaded: ModuleType, name: str) -> object:
+    def answer(loaded: ModuleType, own: Any, name: str) -> object:
         if name not in RENAMED[module]:
+            if own is not None:
+                return own(name)
             raise AttributeError(f"module {loaded.__name__!r} has no attribute {name!r}")
         new = RENAMED[module][name]
         _warn(f"{module}.{name}", f"{module}.{new}")
@@ -152,7 +155,7 @@ def _with_old_names(spec: ModuleSpec | None, module: str) -> ModuleSpec | None:
 
     def exec_module(loaded: ModuleType) -> None:
         execute(loaded)
-        loaded.__dict__["__getattr__"] = partial(answer, loaded)
+        loaded.__dict__["__getattr__"] = partial(answer, loaded, vars(loaded).get("__getattr__"))
 
     spec.loader.exec_module = exec_module  # type: ignore[method-assign, assignment]
     return spec

@@ -5,8 +5,7 @@ import torch
 from torch.nn import functional as F
 
 import iceform as ice
-from iceform.computer.exact import Exact
-from iceform.computer.graph import run
+from iceform.computer.graph import Exact, run
 from iceform.computer.language import (
     algorithm,
     apply,

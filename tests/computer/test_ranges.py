@@ -7,8 +7,7 @@ import torch
 
 from iceform.computer import library
 from iceform.computer.compile import compile
-from iceform.computer.exact import Exact, run_exactly
-from iceform.computer.graph import run
+from iceform.computer.graph import Exact, run, run_exactly
 from iceform.computer.language import algorithm, constant, mean, repeat, while_, zeros_like
 from iceform.errors import BoundError, ProgramError
 from iceform.expressions.formulas import Formula

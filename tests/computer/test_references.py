@@ -11,7 +11,7 @@ import torch
 from iceform.arithmetic.balls import balls_of
 from iceform.computer import Computer
 from iceform.computer.compile import compile
-from iceform.computer.exact import Exact
+from iceform.computer.graph import Exact
 from iceform.computer.language import algorithm, apply, maximum, mean, minimum, repeat, vector
 from iceform.computer.loop_bounds import growths
 from iceform.computer.loop_slices import RangesAtParameters
@@ -114,12 +114,12 @@ def test_programs_with_powers_run_and_are_within_what_is_stated(text):
 @pytest.mark.parametrize("arithmetic", [Exact(1), Balls(1)], ids=["floats", "balls"])
 def test_constants_are_as_wide_as_their_node(arithmetic, width):
     """A scalar is a vector of width 1."""
-    constant = arithmetic.constant(Node("constant", (), False, width, 0.1))
+    constant = arithmetic.compute(Node("constant", (), False, width, 0.1), [])
     assert [float(v) for v in constant] == [0.1] * (width or 1)
     numbers = tuple(0.5 * k - 1 for k in range(width or 1))
-    assert [float(v) for v in arithmetic.constant(Node("numbers", (), False, width, numbers))] == [
-        *numbers
-    ]
+    assert [
+        float(v) for v in arithmetic.compute(Node("numbers", (), False, width, numbers), [])
+    ] == [*numbers]
 
 
 # --------------------------------------------------------------------------------------- kinks

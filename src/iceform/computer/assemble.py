@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from iceform.computer.fuse import SelectedCode
 from iceform.computer.graph import Graph, refuse
 from iceform.computer.instructions import (
     FLAG,
@@ -33,6 +32,7 @@ from iceform.computer.tables import ProgramTables
 from iceform.computer.virtual import (
     Read,
     Register,
+    SelectedCode,
     Slots,
     VirtualCode,
     VirtualInstruction,

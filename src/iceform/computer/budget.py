@@ -38,7 +38,6 @@ import torch
 from iceform.arithmetic.units import OUTWARD, OUTWARD_MANY, gamma
 from iceform.certificates import Certificate, DerivationStep
 from iceform.computer.assemble import Assembled
-from iceform.computer.fuse import SelectedCode
 from iceform.computer.instructions import FLAG_GAP, Assembly, Instruction, TablePair
 from iceform.computer.jacobians import BEYOND
 from iceform.computer.layout import largest_result, largest_value
@@ -49,6 +48,7 @@ from iceform.computer.virtual import (
     JumpCurve,
     Read,
     Register,
+    SelectedCode,
     StairCurve,
     VirtualCode,
     VirtualInstruction,

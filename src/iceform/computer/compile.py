@@ -1,6 +1,6 @@
 """Compiling: an algorithm becomes a program for the frozen computer.
 
-The passes, each in the file of its name: trace, ranges, fuse, tables, registers, assemble.
+The passes, each in the file of its name: trace, ranges, select, tables, assemble.
 """
 
 from __future__ import annotations
@@ -23,10 +23,8 @@ from iceform.certificates import Certificate, in_form
 from iceform.computer.assemble import Assembled, assemble
 from iceform.computer.budget import Budget, certify
 from iceform.computer.diagnose import Diagnosis, diagnose
-from iceform.computer.exact import as_column, run_exactly
 from iceform.computer.explain import explain
-from iceform.computer.fuse import SelectedCode, fuse
-from iceform.computer.graph import MOST_TURNS, Graph, Parameter
+from iceform.computer.graph import MOST_TURNS, Graph, Parameter, run_exactly
 from iceform.computer.instructions import Assembly
 from iceform.computer.interpret import Interpreted, interpret
 from iceform.computer.language import Algorithm
@@ -34,9 +32,10 @@ from iceform.computer.loop_bounds import growths
 from iceform.computer.loop_slices import RangesAtParameters
 from iceform.computer.proofs import ExactDistance, enclose
 from iceform.computer.ranges import SAMPLED, ProgramDomain, Ranges, find_ranges, seen_in_run
+from iceform.computer.select import select
 from iceform.computer.tables import ProgramTables, narrower
 from iceform.computer.values import is_number
-from iceform.computer.virtual import VirtualCode, VirtualInstruction, VirtualLoop
+from iceform.computer.virtual import SelectedCode, VirtualCode, VirtualInstruction, VirtualLoop
 from iceform.computer.whole_numbers import check_whole
 from iceform.errors import (
     BoundError,
@@ -135,13 +134,7 @@ class Program:
 
     def checked(self, X: Any, y: Any = None, **settings: Any) -> tuple[Tensor, Tensor]:
         """Samples (n, d) and targets (n,) in float64; what does not fit is refused."""
-        x = as_column(X, vector=True)
-        targets, d = self.algorithm.targets(x, y), self.graph.dim
-        if x.ndim != 2 or x.shape[1] != d or not len(x) or targets.shape != x.shape[:1]:
-            raise ShapeError(
-                f"{self.name} takes X of shape (n, {d}) and y of shape (n,), n from 1 on, got "
-                f"{tuple(x.shape)} and {tuple(targets.shape)}"
-            )
+        x, targets = self.algorithm.samples(X, y, self.graph.dim)
         if len(x) > self.samples:
             raise ShapeError(
                 f"{self.name} was compiled for at most {self.samples} samples, got {len(x)}; "
@@ -426,7 +419,7 @@ def compile(
 
 def _selected(algorithm: Algorithm, graph: Graph, ranges: Ranges, eps: float) -> Program:
     """Instructions and tables of a graph with ranges."""
-    fused = fuse(graph, ranges, eps * _SHARE)
+    fused = select(graph, ranges, eps * _SHARE)
     assembled = assemble(graph, fused, ProgramTables(eps * _SHARE))
     return Program(algorithm, graph, ranges, assembled, fused, eps)
 
@@ -480,14 +473,7 @@ def _example(algorithm: Algorithm, example: Any, dim: Any) -> dict[str, Tensor]:
         raise ShapeError(
             f"an example is (X, y), or X for an algorithm of x alone; got a tuple of {len(example)}"
         )
-    X, y = example if several else (example, None)
-    x = as_column(X, vector=True)
-    targets = algorithm.targets(x, y)
-    if x.ndim != 2 or not len(x) or targets.shape != x.shape[:1]:
-        raise ShapeError(
-            f"an example is (X, y) of shapes (n, d) and (n,), got {tuple(x.shape)} and "
-            f"{tuple(targets.shape)}"
-        )
+    x, targets = algorithm.samples(*(example if several else (example, None)))
     if dim not in (None, x.shape[1]):
         raise ShapeError(
             f"dim is {dim}, and the X of the example has {x.shape[1]} features: leave dim out, or "

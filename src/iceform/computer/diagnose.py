@@ -13,17 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from iceform.computer.exact import run_exactly
+from iceform.computer.graph import run_exactly
 from iceform.computer.interpret import interpret
 from iceform.errors import IceformError
-from iceform.expressions.formulas import trees
-from iceform.expressions.formulas.functions import exact_value
 from iceform.program import Node, Range
 
 if TYPE_CHECKING:
     from iceform.computer.compile import Program
-
-_SINGULAR = ("/", "^", "log", "sqrt")  # functions that an argument of 0 may be too near for
 
 
 @dataclass(frozen=True)
@@ -130,15 +126,16 @@ class _Watched:
         if not node.args:
             return
         argument = self.last.get(node.args[0])
-        if argument is not None and node.op in ("step", "whole"):
-            apart = argument if node.op == "step" else (argument - argument.floor()) - 0.5
+        apart = None if argument is None else node.operation.critical(node, argument)
+        if apart is None:
+            return
+        if node.operation.jumps:
             self._nearest(self.ties, node, apart, self.program.fused.gaps.get(node, 0.0))
-        elif argument is not None and node.op == "apply" and _singular(node.attr):
+        else:
             allowed = self.program.ranges[node.args[0]]
-            end = (
-                min(abs(allowed.low), abs(allowed.high)) if allowed.low * allowed.high > 0 else 0.0
-            )
-            self._nearest(self.divisors, node, argument, end)
+            ends = (abs(allowed.low), abs(allowed.high))
+            end = min(ends) if allowed.low * allowed.high > 0 else 0.0
+            self._nearest(self.divisors, node, apart, end)
 
     def _nearest(
         self, found: dict[Node, tuple[float, float]], node: Node, value: Tensor, limit: float
@@ -153,16 +150,6 @@ class _Watched:
             line = node.place.line if node.place is not None else 0
             each.setdefault(line, LineFinding(line, _source(self.program, line), near, limit))
         return tuple(each.values())
-
-
-def _singular(tree: trees.Node) -> bool:
-    """Whether a function is not smooth, or infinite, at 0 itself."""
-    if not isinstance(tree, trees.Operation) or tree.name not in _SINGULAR:
-        return False
-    inner = tree.arguments[1 if tree.name == "/" else 0]
-    power = exact_value(tree.arguments[1]) if tree.name == "^" else None
-    smooth = power is not None and power.denominator == 1 and power >= 0
-    return isinstance(inner, trees.Variable) and not smooth
 
 
 def _source(program: Program, line: int) -> str:

@@ -4,34 +4,7 @@ A node is one operation on earlier nodes. Its value has a place and a shape: it 
 in every sample's lane, and is a scalar or a vector. In arithmetic a scalar is a vector of width 1
 that every operation spreads, and what lives in lane 0 is spread over the samples' lanes.
 
-===========  ====================================================================================
-constant     a number (``attr``)
-numbers      a vector of numbers (``attr``, a tuple)
-count        n, the number of samples
-index        which sample this is: 0, 1, ..., n - 1
-data         "x", the features of a sample, or "y", its target (``attr``)
-parameter    by name (``attr``)
-add, mul     of two nodes, elementwise
-apply        a scalar function, elementwise; ``attr`` is its tree, a formula's
-maximum,     of two nodes, elementwise
-minimum
-step         1 where the argument is positive, else 0: the value of a comparison; with ``attr =
-             "or equal"`` also where it is 0
-whole        of the nearest whole number, ``attr = (what, gap)``: itself ("nearest"), or 1 where it
-             is 0 and else 0 ("zero"); the argument stays further than gap from every half
-sum          of the components
-mean         over the samples
-attend       :math:`\sum_i p_i v_i` with :math:`p = \mathrm{softmax}_i(q \cdot k_i + b_i)` over the
-             samples; arguments q, k, v and, if there is one, b; ``attr`` is None, or by how much
-             the largest logit is above all others
-concat       vectors and scalars side by side
-component    number ``attr`` of a vector
-spread       the argument, given to every component or to every sample's lane
-bounded      the argument, of which the author says that it stays within ``attr = (low, high)``
-stored       the argument, held in memory: what comes after is not fused with it
-state        what a loop carries, at the start of a turn; ``attr`` is its name
-result       the same after the loop
-===========  ====================================================================================
+Which operations there are, and what ``attr`` says of each, is the table of :mod:`iceform.program`.
 
 A loop (:class:`Loop`) runs its block a number of times (``count``) or while a condition holds. The
 condition is held rotated: ``first`` decides about the first turn, ``again``, computed in the block
@@ -43,6 +16,7 @@ Nodes know the line in the author's file that asked for them, and refusals quote
 from __future__ import annotations
 
 import linecache
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -50,13 +24,12 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 import torch
+from torch import Tensor
 
 from iceform.errors import CompileError, ProgramError
 from iceform.program import Node, SourceLine
 
 V = TypeVar("V")
-
-CONSTANTS = ("constant", "numbers", "count", "index")  # operations without arguments
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,14 +116,11 @@ class Graph:
     def counts(self) -> set[str]:
         """The parameters that count turns of a loop."""
         counts = [loop.count for loop in self.block.loops()]
-        return {c.attr for c in counts if c is not None and c.op == "parameter"}
+        return {c.attr for c in counts if c is not None and c.operation.given}
 
 
 class Arithmetic(Protocol[V]):
     """What a graph is run in: numbers, balls, ..."""
-
-    def constant(self, node: Node) -> V:
-        """The value of what is known without data: one of :data:`CONSTANTS`."""
 
     def compute(self, node: Node, args: list[V]) -> V:
         """The value of an operation."""
@@ -181,10 +151,8 @@ class _GraphExecution(Generic[V]):
                 self.seen(item, self.known[item])
 
     def value(self, node: Node) -> V:
-        if node.op in ("data", "parameter"):
+        if node.operation.given:
             return self.given(node)
-        if node.op in CONSTANTS:
-            return self.arithmetic.constant(node)
         return self.arithmetic.compute(node, [self.known[a] for a in node.args])
 
     def loop(self, loop: Loop) -> None:
@@ -237,6 +205,95 @@ def run(
     run = _GraphExecution(arithmetic, given, seen, most_turns)
     run.block(graph.block)
     return {name: run.known[node] for name, node in graph.outputs.items()}
+
+
+# ---------------------------------------------------------------------------------------------
+# on tensors
+# ---------------------------------------------------------------------------------------------
+
+
+class Exact:
+    """The arithmetic of tensors: the reference in float64, and on tensors of balls the proof.
+
+    Of shape (n, width) in the samples' lanes and (width,) in lane 0; scalars are 1 wide.
+    """
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+
+    def compute(self, node: Node, args: list[Tensor]) -> Tensor:
+        """The value of an operation."""
+        found: Tensor = node.operation.value(self, node, *args)
+        return found
+
+    def positive(self, value: Tensor, where: SourceLine | None) -> bool:
+        """Whether a condition's value, 0 or 1, is 1."""
+        return bool(value > 0.5)
+
+    def whole(self, value: Tensor) -> int:
+        """A number of turns."""
+        return whole(float(value))
+
+    def lanes(self, value: Tensor) -> Tensor:
+        """A value, given to every sample's lane."""
+        return value if value.ndim == 2 else value.expand(self.samples, -1)
+
+
+def whole(turns: float) -> int:
+    """A number of turns, or a refusal."""
+    if not (math.isfinite(turns) and turns == int(turns) and turns >= 0):
+        raise ProgramError(f"repeat takes a whole number of turns, got {turns:g}")
+    return int(turns)
+
+
+def run_exactly(
+    graph: Graph, given: Mapping[str, Tensor], seen: Callable[[Node, Tensor], None] | None = None,
+    most_turns: int = MOST_TURNS,
+) -> dict[str, Tensor]:  # fmt: skip
+    """A graph's answers on data and parameters by name, as columns."""
+    watch = seen or (lambda node, value: None)
+    found = run(graph, Exact(len(given["x"])), lambda node: given[node.attr], watch, most_turns)
+    return {name: shown(value, graph.outputs[name].width) for name, value in found.items()}
+
+
+def as_column(value: object, vector: bool) -> Tensor:
+    """Data or a parameter as the arithmetic has it: float64, scalars 1 wide."""
+    try:
+        tensor = torch.as_tensor(value, dtype=torch.float64)
+    except (TypeError, ValueError):
+        raise ProgramError(f"data and parameters are numbers, got {value!r}") from None
+    return tensor if vector else tensor[..., None]
+
+
+def shown(value: Tensor, width: int | None) -> Tensor:
+    """A value without the axis of a scalar."""
+    return value[..., 0] if width is None else value
+
+
+def settled(
+    block: Block, rule: Callable[[Node, list[bool]], bool], known: dict[Node, bool]
+) -> None:
+    """Note of every node whether ``rule`` says something of it, given of which arguments it does.
+
+    It holds of a state if it holds of what the loop begins with, and every turn keeps it.
+    """
+    for item in block.items:
+        if isinstance(item, Node):
+            known[item] = rule(item, [known[a] for a in item.args])
+            continue
+        holding = {c.state: known[c.start] for c in item.carried}
+        spoilt: list[LoopVariable] | None = None
+        while spoilt is None or spoilt:
+            known |= holding
+            settled(item.body, rule, known)
+            spoilt = [c for c in item.carried if known[c.state] and not known[c.next]]
+            holding |= {c.state: False for c in spoilt}
+        known |= {c.result: known[c.state] for c in item.carried}
+
+
+# ---------------------------------------------------------------------------------------------
+# the author's lines
+# ---------------------------------------------------------------------------------------------
 
 
 _OURS = Path(__file__).parent

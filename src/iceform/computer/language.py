@@ -29,14 +29,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.computer.exact import Exact, as_column, shown
 from iceform.computer.graph import (
-    CONSTANTS,
     MOST_TURNS,
     Arithmetic,
+    Exact,
     Graph,
     Parameter,
+    as_column,
     refuse,
+    shown,
     source_line,
 )
 from iceform.computer.trace import Tracer, traced
@@ -47,6 +48,7 @@ from iceform.computer.values import (
     emit,
     filled_like,
     is_number,
+    leaf,
     lifted,
     maximum,
     minimum,
@@ -89,7 +91,7 @@ __all__ = [
 def mean(value: Value) -> Value:
     """The mean over the samples."""
     _one_a_sample("mean", value)
-    return emit("mean", (value,), False, value.width)
+    return emit("mean", value)
 
 
 def attend(query: Any, key: Value, value: Any, bias: Any = None) -> Value:
@@ -112,7 +114,7 @@ def attend(query: Any, key: Value, value: Any, bias: Any = None) -> Value:
     parts = (query, key, value) if bias is None else (query, key, value, bias)
     if bias is not None and bias.width is not None:
         raise refuse("attend's bias is one number a sample", source_line())
-    return emit("attend", parts, query.samples, value.width)
+    return emit("attend", *parts)
 
 
 def zeros_like(value: Value) -> Value:
@@ -124,8 +126,7 @@ def concat(*parts: Value) -> Value:
     """Vectors and scalars side by side, as one vector."""
     if not parts or not all(isinstance(p, Value) for p in parts):
         raise refuse("concat takes values of the program", source_line())
-    width = sum(p.width or 1 for p in parts)
-    return emit("concat", parts, any(p.samples for p in parts), width)
+    return emit("concat", *parts)
 
 
 def bounded(value: Value, low: float, high: float | None = None) -> Value:
@@ -137,7 +138,7 @@ def bounded(value: Value, low: float, high: float | None = None) -> Value:
     low, high = (-abs(low), abs(low)) if high is None else (low, high)
     if not low < high:
         raise refuse(f"a bound needs low < high, got [{low}, {high}]", source_line())
-    return emit("bounded", (value,), value.samples, value.width, (float(low), float(high)))
+    return emit("bounded", value, attr=(float(low), float(high)))
 
 
 def stored(value: Value) -> Value:
@@ -147,7 +148,7 @@ def stored(value: Value) -> Value:
     and ``guess * (2 - v * guess)`` a better one by Newton's step, which fused is 1/v once more.
     """
     _check_value("stored", value)
-    return emit("stored", (value,), value.samples, value.width)
+    return emit("stored", value)
 
 
 def reciprocal(value: Value, low: float, high: float) -> Value:
@@ -197,8 +198,7 @@ def constant(number: Any) -> Value:
 
 
 def _number(scope: Any, number: float) -> Value:
-    node = Node("constant", (), False, None, float(number), source_line())
-    return Value(scope, scope.emit(node, ()), False, None)
+    return leaf(scope, Node("constant", (), False, None, float(number), source_line()))
 
 
 def while_(condition: Value) -> bool:
@@ -289,8 +289,6 @@ class EagerScope:
 
     def emit(self, node: Node, args: tuple[Any, ...]) -> Any:
         """The value of an operation."""
-        if node.op in CONSTANTS:
-            return self.arithmetic.constant(node)
         return self.arithmetic.compute(node, list(args))
 
 
@@ -366,6 +364,18 @@ class Algorithm:
             raise ShapeError(f"{self.name} reads targets, and none were given; pass X and y")
         return as_column(y, vector=True).to(x)
 
+    def samples(self, X: Any, y: Any = None, d: int | None = None) -> tuple[Tensor, Tensor]:
+        """Samples (n, d) and targets (n,) in float64; what does not fit is refused."""
+        x = as_column(X, vector=True)
+        targets = self.targets(x, y)
+        fits = x.ndim == 2 and len(x) > 0 and d in (None, x.shape[1])
+        if not fits or targets.shape != x.shape[:1]:
+            raise ShapeError(
+                f"{self.name} takes X of shape (n, {d or 'd'}) and y of shape (n,), n from 1 on, "
+                f"got {tuple(x.shape)} and {tuple(targets.shape)}"
+            )
+        return x, targets
+
     def values(self, d: int, settings: dict[str, Any]) -> dict[str, Tensor]:
         """Every parameter's value, defaults filled in."""
         self._check_names(settings)
@@ -388,13 +398,7 @@ class Algorithm:
         """
         if isinstance(X, Value):
             return self._inside(X, y, settings)
-        x = as_column(X, vector=True)
-        targets = self.targets(x, y)
-        if x.ndim != 2 or targets.shape != x.shape[:1]:
-            raise ShapeError(
-                f"an algorithm takes X of shape (n, d) and y of shape (n,), got {tuple(x.shape)} "
-                f"and {tuple(targets.shape)}"
-            )
+        x, targets = self.samples(X, y)
         scope = EagerScope(Exact(len(x)))
         given = self.values(x.shape[1], settings)
         data = (Value(scope, x, True, x.shape[1]), Value(scope, targets[:, None], True, None))

@@ -25,8 +25,7 @@ from torch import Tensor
 from iceform import tuning
 from iceform.arithmetic import at_most
 from iceform.arithmetic.balls import balls_of, uppermost
-from iceform.computer.exact import Exact, whole
-from iceform.computer.graph import Graph, refuse, run
+from iceform.computer.graph import Exact, Graph, refuse, run, whole
 from iceform.computer.ranges import Assumed, Ranges
 from iceform.errors import BoundError, PrecisionError
 from iceform.expressions.ball_tensors import BallTensor
@@ -75,13 +74,9 @@ class Balls(Exact):
     reached: dict[Node, float] = field(default_factory=dict)
     turns: int = 0
 
-    def constant(self, node: Node) -> Any:
-        """The value of what is known without data."""
-        return BallTensor.of(super().constant(node))
-
     def compute(self, node: Node, args: list[Any]) -> Any:
         """The value of an operation: balls' own, or what it is of tensors."""
-        return node.operation.balls(self, node, *args)
+        return BallTensor.of(node.operation.balls(self, node, *args))
 
     def positive(self, value: Any, where: SourceLine | None) -> bool:
         """Whether a condition's value, 0 or 1, is 1."""

@@ -39,8 +39,7 @@ import torch
 from iceform import tuning
 from iceform.arithmetic import at_least, at_most
 from iceform.arithmetic.units import OUTWARD_MANY
-from iceform.computer.exact import run_exactly
-from iceform.computer.graph import CONSTANTS, Block, Graph, Loop, LoopVariable, refuse
+from iceform.computer.graph import Block, Graph, Loop, LoopVariable, refuse, run_exactly
 from iceform.errors import BoundError, ProgramError
 from iceform.expressions.formulas import trees
 from iceform.expressions.formulas.polynomials import line
@@ -190,7 +189,7 @@ class Ranges:
             if 0 < 2 * most < self.known[argument].size:
                 self.known[argument] = self._narrowed(argument, Range(-most, most))
             return found
-        if not seen.finite or seen.size == 0 or node.op in (*CONSTANTS, "attend"):
+        if not seen.finite or seen.size == 0 or not node.args or node.op == "attend":
             return found
         if node in self.assumed:
             return found.meet(self.assumed[node].range)

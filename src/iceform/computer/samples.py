@@ -22,7 +22,7 @@ from iceform.computer.language import (
     scope_of,
     while_,
 )
-from iceform.computer.values import Value, checked_value, emit, where
+from iceform.computer.values import Value, checked_value, emit, leaf, where
 from iceform.program import Node
 
 __all__ = [
@@ -58,8 +58,7 @@ def index() -> Value:
 
 def _of_samples(op: str, samples: bool) -> Value:
     scope = scope_of(sys._getframe(2))
-    return Value(scope, scope.emit(Node(op, (), samples, None, None, source_line()), ()),
-                 samples, None)  # fmt: skip
+    return leaf(scope, Node(op, (), samples, None, None, source_line()))
 
 
 def sum(value: Value) -> Value:
@@ -77,7 +76,7 @@ def at(value: Value, place: Any) -> Value:
     # 2 c p i - c i^2, which is -c (i - p)^2 but for what all samples share.
     query = concat(2.0 * _PLACE * _UNIT * place, constant(-_PLACE * _UNIT**2))
     parts = (query, concat(own, own * own), checked_value(value, own))
-    return emit("attend", parts, query.samples, parts[2].width, _PLACE)
+    return emit("attend", *parts, attr=_PLACE)
 
 
 def _numbered(place: Any) -> Value:

@@ -31,9 +31,11 @@ from iceform.computer.graph import (
     source_line,
 )
 from iceform.computer.surroundings import Snapshot, Surroundings, instruction, live
-from iceform.computer.values import WORDS, Value, is_number
+from iceform.computer.values import Value, is_number, leaf
 from iceform.computer.whole_numbers import decide_half_way
 from iceform.program import Node, SourceLine
+
+_ROOM = "iceform.computer."
 
 
 class Tracer:
@@ -428,10 +430,10 @@ def _traced(
 ) -> Graph:  # fmt: skip
     """One run of the function on values that write."""
     tracer = Tracer(around)
-    x = _given(tracer, Node("data", (), True, dim, "x", place, "x"))
-    y = _given(tracer, Node("data", (), True, None, "y", place, "y"))
+    x = leaf(tracer, Node("data", (), True, dim, "x", place, "x"))
+    y = leaf(tracer, Node("data", (), True, None, "y", place, "y"))
     settings = {
-        p.name: _given(tracer, Node("parameter", (), False, p.width(dim), p.name, place, p.name))
+        p.name: leaf(tracer, Node("parameter", (), False, p.width(dim), p.name, place, p.name))
         for p in parameters.values()
     }
     try:
@@ -464,17 +466,15 @@ def _unknown_word(error: AttributeError) -> Exception:
     """A name that a module does not have, as a refusal of the author's line."""
     if not isinstance(error.obj, ModuleType) or error.obj.__name__ != "iceform":
         return error
-    near = get_close_matches(error.name or "", WORDS, n=3, cutoff=0.5)
+    public = error.obj._CONTENTS  # by the module that defines them
+    words = sorted(w for room in ("language", "samples") for w in public[_ROOM + room].split())
+    near = get_close_matches(error.name or "", words, n=3, cutoff=0.5)
     instead = f"did you mean {' or '.join(near)}? " if near else ""
     return refuse(
-        f"ice.{error.name} is not a word of the language; {instead}it has {', '.join(WORDS)}, "
+        f"ice.{error.name} is not a word of the language; {instead}it has {', '.join(words)}, "
         "operators, .sum() and torch's functions",
         raised(error),
     )
-
-
-def _given(tracer: Tracer, node: Node) -> Value:
-    return Value(tracer, tracer.emit(node, ()), node.samples, node.width)
 
 
 def _outputs(

@@ -10,6 +10,8 @@ Torch's names for what the language has, ``torch.tanh(v)`` or ``v.tanh()``, are 
 from __future__ import annotations
 
 import builtins
+import math
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from functools import partial, reduce, update_wrapper
@@ -22,18 +24,13 @@ from torch.nn import functional as F
 
 from iceform.computer.graph import refuse, source_line
 from iceform.computer.instructions import FLAG_GAP
-from iceform.errors import CompileError
+from iceform.errors import CompileError, ProgramError
 from iceform.expressions.formulas import Formula, trees
 from iceform.expressions.formulas.polynomials import line
+from iceform.expressions.formulas.table import TABLE
 from iceform.program import Node, NodeOperation, SourceLine
 
 _Z = trees.Variable()
-# What an author writes as ice.word(...).
-WORDS = (
-    "apply", "argmax", "argmin", "at", "attend", "bounded", "concat", "constant", "count", "index",
-    "max", "maximum", "mean", "min", "minimum", "one_hot", "previous", "reciprocal", "repeat",
-    "running_sum", "soft_threshold", "stored", "sum", "vector", "where", "while_", "zeros_like",
-)  # fmt: skip
 # Whole numbers: a value counts as one within 2^-10 of it, which is FLAG_GAP, the size that decides
 # branches too. What is rounded stays half of that from the middle of two, and floor takes what is
 # that much below a whole number, or less, for the number itself, and refuses it unless it is within
@@ -51,6 +48,27 @@ class Scope(Protocol):
         """The handle of an operation's value; ``node.args`` is empty, ``args`` are handles."""
 
 
+_Operator = Callable[["Value", Any], "Value"]
+
+
+def _operator(symbol: str, of_two: Callable[[Value, Value], Value]) -> tuple[_Operator, _Operator]:
+    """An operator of Python's and its mirror: with a number it is a formula."""
+
+    def forward(self: Value, other: Any) -> Value:
+        if not is_number(other):
+            return of_two(self, checked_value(other, self))
+        if symbol == "/" and other == 0:
+            raise refuse("this divides by 0", source_line())
+        return self.apply(_operation(symbol, _Z, _literal(other)))
+
+    def mirror(self: Value, other: Any) -> Value:
+        if not is_number(other):
+            return forward(lifted(other, self), self)
+        return self.apply(_operation(symbol, _literal(other), _Z))
+
+    return forward, mirror
+
+
 class Value:
     """A number or a vector, one of it (lane 0) or one a sample."""
 
@@ -64,44 +82,16 @@ class Value:
 
     # ------------------------------------------------------------------------------- arithmetic
 
-    def __add__(self, other: Any) -> Value:
-        if is_number(other):
-            return self.apply(_operation("+", _Z, _literal(other)))
-        return combine("add", self, other)
-
-    def __radd__(self, other: Any) -> Value:
-        if not is_number(other):
-            return lifted(other, self) + self
-        return self.apply(_operation("+", _literal(other), _Z))
-
-    def __sub__(self, other: Any) -> Value:
-        if is_number(other):
-            return self.apply(_operation("-", _Z, _literal(other)))
-        return self + -checked_value(other, self)
-
-    def __rsub__(self, other: Any) -> Value:
-        if not is_number(other):
-            return lifted(other, self) - self
-        return self.apply(_operation("-", _literal(other), _Z))
+    __add__, __radd__ = _operator("+", lambda a, b: emit("add", a, b))
+    __sub__, __rsub__ = _operator("-", lambda a, b: a + -b)
+    __truediv__, __rtruediv__ = _operator("/", lambda a, b: a * _reciprocal(b))
 
     def __mul__(self, other: Any) -> Value:
         if is_number(other):
             return self.apply(_operation("*", _literal(other), _Z))
-        return combine("mul", self, other)
+        return emit("mul", self, checked_value(other, self))
 
     __rmul__ = __mul__
-
-    def __truediv__(self, other: Any) -> Value:
-        if is_number(other):
-            if other == 0:
-                raise refuse("this divides by 0", source_line())
-            return self.apply(_operation("/", _Z, _literal(other)))
-        return self * (1.0 / checked_value(other, self))
-
-    def __rtruediv__(self, other: Any) -> Value:
-        if not is_number(other):
-            return lifted(other, self) / self
-        return self.apply(_operation("/", _literal(other), _Z))
 
     def __pow__(self, exponent: Any) -> Value:
         if not is_number(exponent) or abs(float(exponent)) > 16:
@@ -139,22 +129,22 @@ class Value:
     # ------------------------------------------------------------------------------ comparisons
 
     def __gt__(self, other: Any) -> Value:
-        return _step(self - other)
+        return emit("step", self - other)
 
     def __lt__(self, other: Any) -> Value:
-        return _step(other - self)
+        return emit("step", other - self)
 
     def __ge__(self, other: Any) -> Value:
-        return _step(self - other, "or equal")
+        return emit("step", self - other, attr="or equal")
 
     def __le__(self, other: Any) -> Value:
-        return _step(other - self, "or equal")
+        return emit("step", other - self, attr="or equal")
 
     def __and__(self, other: Value) -> Value:
         return self * other
 
     def __or__(self, other: Value) -> Value:
-        return combine("maximum", self, other)
+        return emit("maximum", self, checked_value(other, self))
 
     def __invert__(self) -> Value:
         return 1.0 - self
@@ -173,11 +163,11 @@ class Value:
     def apply(self, tree: trees.Node) -> Value:
         """A scalar function of one variable, elementwise."""
         at = self
-        if getattr(self.handle, "op", "") == "state" and line(tree) is None:
+        if self.scope.traced and self.handle.op == "state" and line(tree) is None:
             # What a loop begins a turn with, apart from what it ends with: that may be a 0 which
             # nothing divides by.
-            at = emit("spread", (self,), self.samples, self.width)
-        return emit("apply", (at,), self.samples, self.width, tree)
+            at = emit("spread", self)
+        return emit("apply", at, attr=tree)
 
     def sum(self) -> Value:
         """The sum of the components."""
@@ -185,7 +175,7 @@ class Value:
             raise refuse(
                 "sum() adds the components of a vector, and this is a scalar", source_line()
             )
-        return emit("sum", (self,), self.samples, None)
+        return emit("sum", self)
 
     def mean(self) -> Value:
         """The mean of the components."""
@@ -198,7 +188,7 @@ class Value:
         return self.sum() / self.width
 
     def _whole(self, kind: str, gap: float) -> Value:
-        return emit("whole", (self,), self.samples, self.width, (kind, gap))
+        return emit("whole", self, attr=(kind, gap))
 
     def __round__(self, digits: None = None) -> Value:
         """The nearest whole number; a run refuses what lies half-way between two."""
@@ -243,7 +233,7 @@ class Value:
             )
         if not -self.width <= index < self.width:
             raise refuse(f"component {index} of a vector of {self.width}", source_line())
-        return emit("component", (self,), self.samples, None, index % self.width)
+        return emit("component", self, attr=index % self.width)
 
     def _part(self, index: slice) -> Value:
         """Some of the components, as a vector."""
@@ -252,7 +242,7 @@ class Value:
             raise refuse(
                 f"v[{index.start}:{index.stop}:{index.step}] has no component", source_line()
             )
-        return emit("concat", parts, self.samples, len(parts))
+        return emit("concat", *parts)
 
     def __len__(self) -> int:
         if self.width is None:
@@ -336,10 +326,8 @@ class Value:
 # ---------------------------------------------------------------------------------------------
 
 
-def combine(op: str, a: Value, b: Any) -> Value:
-    """An elementwise operation on two values."""
-    b = checked_value(b, a)
-    return emit(op, (a, b), a.samples or b.samples, _joined(a, b))
+def _reciprocal(value: Value) -> Value:
+    return value.apply(_operation("/", trees.Number(Fraction(1)), _Z))
 
 
 def function(name: str, value: Value) -> Value:
@@ -347,42 +335,32 @@ def function(name: str, value: Value) -> Value:
     return value.apply(_operation(name, _Z))
 
 
-def _step(difference: Value, how: str | None = None) -> Value:
-    return emit("step", (difference,), difference.samples, difference.width, how)
-
-
-def emit(
-    op: str, values: tuple[Value, ...], samples: bool, width: int | None, attr: Any = None,
-    name: str = "",
-) -> Value:  # fmt: skip
+def emit(op: str, *values: Value, attr: Any = None, name: str = "") -> Value:
     """The value of an operation; its arguments are of one scope.
 
     What is written down of an operation that is made of others are those, under its name.
     """
-    handles = tuple(v.read() for v in values)
-    scope = values[0].scope
+    handles, scope = tuple(v.read() for v in values), values[0].scope
     place: SourceLine | None = source_line() if scope.traced else None
+    row = NodeOperation.table[op]
+    try:
+        samples, width = row.shape(attr, *values)
+    except ProgramError as error:
+        raise refuse(str(error), source_line()) from None
     node = Node(op, (), samples, width, attr, place, name)
-    row = NodeOperation.table.get(op)  # "count" and "index" have none
-    if row is None or not row.composite:
+    if not row.composite:
         return Value(scope, scope.emit(node, handles), samples, width)
 
     def apply(part: str, *args: Value, attr: Any = None) -> Value:
-        wide = reduce(_wider, args).width
-        return emit(part, args, any(a.samples for a in args), wide, attr, node.shown)
+        return emit(part, *args, attr=attr, name=node.shown)
 
     found: Value = row.expand(None, node, apply, *values)
     return found
 
 
-def _wider(a: Value, b: Value) -> Value:
-    return a if b.width is None or _joined(a, b) == a.width else b
-
-
-def _joined(a: Value, b: Value) -> int | None:
-    if a.width is not None and b.width is not None and a.width != b.width:
-        raise refuse(f"vectors of {a.width} and of {b.width} components do not fit", source_line())
-    return b.width if a.width is None else a.width
+def leaf(scope: Scope, node: Node) -> Value:
+    """The value of a node without arguments."""
+    return Value(scope, scope.emit(node, ()), node.samples, node.width)
 
 
 def _operation(name: str, *arguments: trees.Node) -> trees.Node:
@@ -415,7 +393,7 @@ def matrix(value: Any) -> torch.Tensor | None:
 def _side_by_side(rows: torch.Tensor, value: Value) -> Value:
     """The inner products of rows of numbers with a vector."""
     parts = tuple((value * row).sum() for row in rows)
-    return emit("concat", parts, value.samples, len(parts))
+    return emit("concat", *parts)
 
 
 def lifted(value: Any, beside: Value) -> Value:
@@ -430,8 +408,8 @@ def lifted(value: Any, beside: Value) -> Value:
         raise foreign(value)
     width = len(numbers) if numbers.ndim else None
     attr = tuple(numbers.tolist()) if numbers.ndim else float(numbers)
-    node = Node("constant" if width is None else "numbers", (), False, width, attr, source_line())
-    return Value(beside.scope, beside.scope.emit(node, ()), False, width)
+    op = "constant" if width is None else "numbers"
+    return leaf(beside.scope, Node(op, (), False, width, attr, source_line()))
 
 
 def one_hot(index: Value, length: int) -> Value:
@@ -474,30 +452,13 @@ _GELU = Formula("z*(1 + erf(z/sqrt(2)))/2")
 _SILU = Formula("z*sigmoid(z)")
 _LOG_SIGMOID = Formula("-softplus(-z)")
 
+# Functions of the formulas' language, by torch's names for them.
 _UNARY: dict[Any, str] = {
-    torch.abs: "abs",
-    torch.arctan: "atan",
-    torch.atan: "atan",
-    torch.cos: "cos",
-    torch.cosh: "cosh",
-    torch.erf: "erf",
-    torch.special.erf: "erf",
-    torch.exp: "exp",
-    torch.expm1: "expm1",
-    torch.log: "log",
-    torch.log1p: "log1p",
-    torch.relu: "relu",
-    F.relu: "relu",
-    torch.sigmoid: "sigmoid",
-    torch.special.expit: "sigmoid",
-    torch.sign: "sign",
-    torch.sin: "sin",
-    torch.sinh: "sinh",
-    F.softplus: "softplus",
-    torch.sqrt: "sqrt",
-    torch.tan: "tan",
-    torch.tanh: "tanh",
-}
+    getattr(place, name): name
+    for name, row in TABLE.items()
+    for place in (torch, torch.special, F)
+    if row.typed and row.arity == 1 and hasattr(place, name)
+} | {torch.arctan: "atan", torch.special.expit: "sigmoid"}
 
 
 def _extreme(op: str, a: Any, b: Any) -> Value:
@@ -514,7 +475,7 @@ def _extreme(op: str, a: Any, b: Any) -> Value:
         arguments = (trees.Variable(), _literal(b))
         value: Value = a.apply(trees.Operation(op[:3], arguments))
         return value
-    return combine(op, a, b)
+    return emit(op, a, checked_value(b, a))
 
 
 def maximum(a: Any, b: Any) -> Value:
@@ -629,34 +590,29 @@ def _product(a: Any, b: Any) -> Value:
     return found
 
 
+def _length(a: Value) -> Value:
+    return (a @ a) ** 0.5
+
+
 def filled_like(value: Value, number: float) -> Value:
     """A number in the shape of ``value``, one for all."""
     if not is_number(number):
         raise foreign(number)
     node = Node("constant", (), False, value.width, float(number), source_line())
-    return Value(value.scope, value.scope.emit(node, ()), False, value.width)
+    return leaf(value.scope, node)
 
 
+_OPERATORS = ("add", "sub", "mul", "neg", "pow", "eq", "ne", "gt", "ge", "lt", "le")
 _SEVERAL: dict[Any, Callable[..., Any]] = {
-    torch.add: lambda a, b: a + b,
-    torch.sub: lambda a, b: a - b,
-    torch.mul: lambda a, b: a * b,
-    torch.div: lambda a, b: a / b,
-    torch.true_divide: lambda a, b: a / b,
-    torch.neg: lambda a: -a,
-    torch.pow: lambda a, b: a**b,
-    torch.square: lambda a: a**2,
+    **{getattr(torch, name): getattr(operator, name) for name in _OPERATORS},
+    torch.div: operator.truediv,
+    torch.true_divide: operator.truediv,
+    torch.floor_divide: operator.floordiv,
+    torch.remainder: operator.mod,
     torch.round: round,
-    torch.floor: lambda a: a.__floor__(),
-    torch.ceil: lambda a: a.__ceil__(),
-    torch.floor_divide: lambda a, b: a // b,
-    torch.remainder: lambda a, b: a % b,
-    torch.eq: lambda a, b: a == b,
-    torch.ne: lambda a, b: a != b,
-    torch.gt: lambda a, b: a > b,
-    torch.ge: lambda a, b: a >= b,
-    torch.lt: lambda a, b: a < b,
-    torch.le: lambda a, b: a <= b,
+    torch.floor: math.floor,
+    torch.ceil: math.ceil,
+    torch.square: lambda a: a**2,
     torch.reciprocal: lambda a: 1.0 / a,
     torch.rsqrt: lambda a: a ** (-0.5),
     torch.maximum: maximum,
@@ -666,9 +622,9 @@ _SEVERAL: dict[Any, Callable[..., Any]] = {
     torch.where: where,
     torch.sum: lambda a: a.sum(),
     torch.mean: lambda a: a.mean(),
-    torch.dot: lambda a, b: a @ b,
+    torch.dot: operator.matmul,
+    torch.inner: operator.matmul,
     torch.matmul: _product,
-    torch.inner: lambda a, b: a @ b,
     torch.lerp: lambda a, b, weight: a + weight * (b - a),
     torch.max: lambda a, b=None: _largest(a) if b is None else maximum(a, b),
     torch.min: lambda a, b=None: _smallest(a) if b is None else minimum(a, b),
@@ -681,9 +637,7 @@ _SEVERAL: dict[Any, Callable[..., Any]] = {
     torch.zeros_like: lambda a: filled_like(a, 0.0),
     torch.ones_like: lambda a: filled_like(a, 1.0),
     torch.full_like: filled_like,
-    torch.norm: lambda a: (a @ a) ** 0.5,
-    torch.linalg.norm: lambda a: (a @ a) ** 0.5,
-    torch.linalg.vector_norm: lambda a: (a @ a) ** 0.5,
+    **dict.fromkeys((torch.norm, torch.linalg.norm, torch.linalg.vector_norm), _length),
     F.gelu: _gelu,
     F.silu: lambda a, inplace=False: applied(_SILU, a),
     F.logsigmoid: lambda a: applied(_LOG_SIGMOID, a),

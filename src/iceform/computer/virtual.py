@@ -1,4 +1,4 @@
-"""Instructions before registers are assigned: what :mod:`~iceform.computer.fuse` writes.
+"""Instructions before registers are assigned: what :mod:`~iceform.computer.select` makes.
 
 A :class:`Register` is a variable that is not yet a place in memory. An instruction adds up reads of
 registers to a and b and writes F(a + b) - G(a - b); F and G are curves: trees of formulas, steps,
@@ -7,11 +7,11 @@ or None for zero.
 **Values that are not yet computed**: what an operand, or a table, can still take in.
 
 * A :class:`LinearForm` is a sum of reads with coefficients, plus a number: additions, negations,
-sums of
-  components and means cost nothing until somebody needs the value.
+  sums of components and means cost nothing until somebody needs the value.
 * A :class:`Pending` is a curve of a form whose coefficients are all +1 or -1: a chain of scalar
   functions, and any expression of one variable, is one look-up.
-* A :class:`FunctionPair` is F(a + b) - G(a - b) with two curves.
+
+Two curves that make one instruction are a :class:`FunctionPair`, F(a + b) - G(a - b).
 
 Curves are trees of formulas and steps; what is known of them stands here too.
 """
@@ -19,9 +19,9 @@ Curves are trees of formulas and steps; what is known of them stands here too.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from typing import Any
 
 import torch
 
@@ -31,7 +31,7 @@ from iceform.computer.instructions import Write
 from iceform.expressions.formulas import trees
 from iceform.expressions.formulas.functions import evaluate
 from iceform.expressions.formulas.polynomials import line, polynomial
-from iceform.program import Range, SourceLine, slope
+from iceform.program import Node, Range, SourceLine, slope
 
 
 @dataclass(eq=False)
@@ -60,6 +60,7 @@ class Register:
     writes: tuple[Write, ...] = ()
     scale: float = 1.0  # the value is this times what is held; a power of two
     single: bool = False  # a product a b with b zero in all components but one
+    carried: bool = False  # from turn to turn of a loop: what it starts with is not what it holds
 
     def __repr__(self) -> str:
         return self.name
@@ -85,12 +86,29 @@ class Read:
         """Whether it reads zero beyond the width of a vector."""
         return self.how in ("at", "mean") and self.register.clean
 
+    @property
+    def is_data(self) -> bool:
+        """Whether the prompt fills what is read, and nothing else does."""
+        return self.how == "at" and bool(self.register.writes) and not self.register.carried
+
     def __str__(self) -> str:
         return f"{self.how}[{self.register.name}]"
 
 
 class JumpCurve:
     """A curve that jumps: no formula, but a table of its own kind."""
+
+    def line(self, slope: Fraction, intercept: Fraction) -> Any:
+        """``slope`` times the curve, and ``intercept``; what was off grows, and what rounds."""
+        raise NotImplementedError
+
+    def mirrored(self) -> Any:
+        """The curve of -z."""
+        raise NotImplementedError
+
+    def steepest(self) -> float:
+        """Bound of the slope away from the gap."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -112,6 +130,19 @@ class StepCurve(JumpCurve):
     def beside(self) -> float:
         """What it is off by outside the gap."""
         return abs(self.height) * 2.0 * math.exp(-2.0 * self.sharpness * self.gap)
+
+    def line(self, slope: Fraction, intercept: Fraction) -> StepCurve:
+        exact = slope * Fraction(self.offset) + intercept, slope * Fraction(self.height)
+        offset, height = map(float, exact)
+        rounded = abs(exact[0] - Fraction(offset)) + abs(exact[1] - Fraction(height))
+        off = above(abs(slope) * Fraction(self.off) + rounded)
+        return replace(self, offset=offset, height=height, off=off)
+
+    def mirrored(self) -> StepCurve:
+        return replace(self, at=-self.at, height=-self.height)
+
+    def steepest(self) -> float:
+        return 2 * self.sharpness * self.beside()
 
 
 @dataclass(frozen=True)
@@ -138,12 +169,17 @@ class StairCurve(JumpCurve):
         spread = max(self.values) - min(self.values)
         return spread * min(1.0, 3 * math.exp(-max(0.0, apart)))
 
-    def with_values(self, change: Callable[[Fraction], Fraction], grown: Fraction) -> StairCurve:
-        """The curve of changed values; what was off grows by a factor."""
-        exact = [change(Fraction(v)) for v in self.values]
+    def line(self, slope: Fraction, intercept: Fraction) -> StairCurve:
+        exact = [slope * Fraction(v) + intercept for v in self.values]
         values = tuple(map(float, exact))
         rounded = max(abs(Fraction(v) - e) for v, e in zip(values, exact, strict=True))
-        return replace(self, values=values, off=above(abs(grown) * Fraction(self.off) + rounded))
+        return replace(self, values=values, off=above(abs(slope) * Fraction(self.off) + rounded))
+
+    def mirrored(self) -> StairCurve:
+        return replace(self, slope=-self.slope)
+
+    def steepest(self) -> float:
+        return 2 * self.sharpness * abs(self.slope) * self.moved(0.0)
 
 
 Curve = trees.Node | StepCurve | StairCurve
@@ -213,7 +249,15 @@ class VirtualCode:
     items: list[VirtualInstruction | VirtualLoop] = field(default_factory=list)
 
 
-Copy = tuple[Register, Register]
+@dataclass(frozen=True, eq=False)
+class SelectedCode:
+    """Instructions of registers; ``outputs`` are the registers with the answers."""
+
+    code: VirtualCode
+    outputs: dict[str, tuple[Register, int | None]]
+    width: int
+    flag: Register
+    gaps: dict[Node, float]  # how near to a tie each comparison may come
 
 
 _PLAIN_SIZE = 32.0  # values of sizes from 1/32 to 32 are held as they are
@@ -242,6 +286,11 @@ class LinearForm:
             found[read] = found.get(read, 0.0) + coefficient
         terms = tuple((r, c) for r, c in found.items() if c != 0)
         return LinearForm(terms, self.constant + other.constant)
+
+    @property
+    def reads(self) -> tuple[Read, ...]:
+        """The reads, without their coefficients."""
+        return tuple(r for r, _ in self.terms)
 
     def exact_sum(self, other: LinearForm) -> bool:
         """Whether :meth:`plus` rounds nothing."""
@@ -341,44 +390,25 @@ def quarter_square(k: float, shift: float) -> trees.Node:
 
 def steepest(curve: Curve, on: Range) -> float:
     """Bound of the slope of a curve away from the gap of a step."""
-    if isinstance(curve, StepCurve):
-        return 2 * curve.sharpness * curve.beside()
-    if isinstance(curve, StairCurve):
-        return 2 * curve.sharpness * abs(curve.slope) * curve.moved(0.0)
-    low, high = (
-        slope(curve, on.low, on.high)
-        if on.low < on.high
-        else slope(curve, on.low - 2.0**-20, on.high + 2.0**-20)
-    )
+    if isinstance(curve, JumpCurve):
+        return curve.steepest()
+    more = 0.0 if on.low < on.high else 2.0**-20
+    low, high = slope(curve, on.low - more, on.high + more)
     return max(abs(low), abs(high))
 
 
 def mirrored(curve: Curve) -> Curve:
     """The curve of -z."""
-    if isinstance(curve, StepCurve):
-        return replace(curve, at=-curve.at, height=-curve.height)
-    if isinstance(curve, StairCurve):
-        return replace(curve, slope=-curve.slope)
+    if isinstance(curve, JumpCurve):
+        return curve.mirrored()
     return compose(curve, affine(-1.0, 0.0))
 
 
-def negative(curve: Curve) -> Curve:
-    """-curve."""
-    if isinstance(curve, StepCurve):
-        return replace(curve, offset=-curve.offset, height=-curve.height)
-    if isinstance(curve, StairCurve):
-        return curve.with_values(lambda v: -v, Fraction(1))
-    return operation("neg", curve)
-
-
 def times(curve: Curve, factor: float) -> Curve:
-    """A curve by a power of two."""
-    if isinstance(curve, StepCurve):
-        off = above(abs(Fraction(factor)) * Fraction(curve.off))
-        return replace(curve, offset=factor * curve.offset, height=factor * curve.height, off=off)
-    if isinstance(curve, StairCurve):
-        return curve.with_values(lambda v: Fraction(factor) * v, Fraction(factor))
-    return operation("*", factor, curve)
+    """A curve by a power of two, or by -1."""
+    if isinstance(curve, JumpCurve):
+        return curve.line(Fraction(factor), Fraction(0))
+    return operation("neg", curve) if factor == -1 else operation("*", factor, curve)
 
 
 def scale_of(range: Range) -> float:
@@ -405,13 +435,7 @@ def scaled_curve(curve: Curve, tree: trees.Node) -> Curve | None:
     if line(tree) is None:
         return None
     intercept, slope = (*(polynomial(tree) or ()), Fraction(0), Fraction(0))[:2]
-    if isinstance(curve, StairCurve):
-        return curve.with_values(lambda v: slope * v + intercept, slope)
-    ends = slope * Fraction(curve.offset) + intercept, slope * Fraction(curve.height)
-    offset, height = map(float, ends)
-    rounded = abs(ends[0] - Fraction(offset)) + abs(ends[1] - Fraction(height))
-    off = above(abs(slope) * Fraction(curve.off) + rounded)
-    return replace(curve, offset=offset, height=height, off=off)
+    return curve.line(slope, intercept)
 
 
 def paired(p: Pending, q: Pending) -> FunctionPair | None:

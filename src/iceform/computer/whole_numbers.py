@@ -12,14 +12,10 @@ from fractions import Fraction
 
 from torch import Tensor
 
-from iceform.computer.exact import whole
-from iceform.computer.graph import Block, Graph, Loop, Parameter
+from iceform.computer.graph import Block, Graph, Loop, Parameter, settled, whole
 from iceform.errors import ProgramError
 from iceform.expressions.formulas import trees
-from iceform.expressions.formulas.polynomials import line
-from iceform.program import Node, NodeOperation
-
-_FUNCTIONS = frozenset({"+", "-", "*", "neg", "abs", "max", "min", "relu", "sign", "step", "clip"})
+from iceform.program import Node
 
 
 def decide_half_way(block: Block, parameters: Mapping[str, Parameter]) -> frozenset[str]:
@@ -29,9 +25,15 @@ def decide_half_way(block: Block, parameters: Mapping[str, Parameter]) -> frozen
     Returns the parameters that these comparisons take for whole, since their defaults are.
     """
     counts = {loop.count for loop in block.loops()}
-    known = {node: True for node in counts if node is not None}
-    known |= {n: True for n in block.walk() if n.op == "parameter" and parameters[n.attr].whole}
-    _note(block, known)
+    known: dict[Node, bool] = {}
+
+    def whole_number(node: Node, args: list[bool]) -> bool:
+        if node in counts or (node.op == "parameter" and parameters[node.attr].whole):
+            return True
+        summed = [known[a] for a in _summed(node)]
+        return node.operation.whole(node, summed or args)
+
+    settled(block, whole_number, known)
     todo = _move(block, known)
     before: dict[Node, tuple[Node, ...]] = {
         c.state: (c.start, c.next) for loop in block.loops() for c in loop.carried
@@ -61,63 +63,11 @@ def check_whole(graph: Graph, values: Mapping[str, Tensor]) -> None:
             )
 
 
-def _note(block: Block, known: dict[Node, bool]) -> None:
-    for item in block.items:
-        if isinstance(item, Loop):
-            _note_loop(item, known)
-        else:
-            known[item] = known.get(item, False) or _whole(item, known)
-
-
-def _note_loop(loop: Loop, known: dict[Node, bool]) -> None:
-    """States are whole that begin so and that every turn keeps so."""
-    for c in loop.carried:
-        known[c.state] = known[c.start]
-    while True:
-        inside = dict(known)
-        _note(loop.body, inside)
-        spoilt = [c for c in loop.carried if inside[c.state] and not inside[c.next]]
-        if not spoilt:
-            break
-        for c in spoilt:
-            known[c.state] = False
-    known |= inside
-    for c in loop.carried:
-        known[c.result] = known[c.state]
-
-
-def _whole(node: Node, known: dict[Node, bool]) -> bool:
-    if node.op in ("count", "index", "step", "whole"):
-        return True
-    if node.op in ("constant", "numbers"):
-        numbers = node.attr if node.op == "numbers" else (node.attr,)
-        return all(float(v).is_integer() for v in numbers)
-    if node.op == "apply":
-        flat = line(node.attr)
-        if flat is not None and flat[0] == 0:  # 0 * y + 1, say
-            return flat[1].is_integer()
-        return known[node.args[0]] and _keeps(node.attr)
-    row = NodeOperation.table.get(node.op)
-    return row is not None and row.whole and all(known[a] for a in _summed(node) or node.args)
-
-
 def _summed(node: Node) -> tuple[Node, ...]:
     """What is summed over the samples, where a node is such a sum: n times a mean."""
     if node.op != "mul" or {a.op for a in node.args} != {"mean", "count"}:
         return ()
     return tuple(a.args[0] for a in node.args if a.op == "mean")
-
-
-def _keeps(tree: trees.Node) -> bool:
-    """Whether a function of whole numbers has whole values, told from how it is written."""
-    if isinstance(tree, trees.Variable):
-        return True
-    if isinstance(tree, trees.Number):
-        return tree.name is None and tree.value.denominator == 1
-    if tree.name == "^":
-        base, exponent = tree.arguments
-        return _keeps(base) and isinstance(exponent, trees.Number) and exponent.value in range(1, 9)
-    return tree.name in _FUNCTIONS and all(map(_keeps, tree.arguments))
 
 
 def _move(block: Block, known: dict[Node, bool]) -> list[Node]:

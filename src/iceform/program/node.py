@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from iceform.errors import ProgramError
+
 Tensors = Sequence[Tensor]
 
 
@@ -39,14 +41,25 @@ class NodeOperation:
     table: ClassVar[dict[str, NodeOperation]] = {}
     name: ClassVar[str] = ""
     shown: ClassVar[str] = ""  # what notes call it; its name if empty
-    whole: ClassVar[bool] = False  # whether it makes whole numbers of whole numbers
     exact: ClassVar[bool] = False  # whether float64 has its value without rounding
+    keeps_whole: ClassVar[bool] = False  # whether whole numbers make a whole number
+    given: ClassVar[bool] = False  # whether a run is handed its value
+    carried: ClassVar[bool] = False  # whether a loop carries it from turn to turn
+    jumps: ClassVar[bool] = False  # whether it is constant but where it jumps
 
     def __init_subclass__(cls) -> None:
         if "name" in vars(cls):
             NodeOperation.table[cls.name] = cls()
 
-    # ------------------------------------------------------------------------------- its value
+    # --------------------------------------------------------------------- its shape and value
+
+    def shape(self, attr: Any, *args: Any) -> tuple[bool, int | None]:
+        """Whether it is one a sample, and its width, from the arguments': elementwise."""
+        widths = [a.width for a in args if a.width is not None]
+        for width in widths:
+            if width != widths[0]:
+                raise ProgramError(f"vectors of {widths[0]} and of {width} components do not fit")
+        return any(a.samples for a in args), widths[0] if widths else None
 
     def value(self, run: Any, node: Node, *args: Any) -> Any:
         """The value on tensors, or on what stands in for them."""
@@ -69,6 +82,20 @@ class NodeOperation:
     def clean(self, node: Node, args: list[bool]) -> bool:
         """Whether 0 lies beyond the vector, told from where it does in the arguments."""
         return False
+
+    def whole(self, node: Node, args: list[bool]) -> bool:
+        """Whether it is a whole number for certain, told from which arguments are."""
+        return self.keeps_whole and all(args)
+
+    def critical(self, node: Node, argument: Tensor) -> Tensor | None:
+        """How far the argument is from where the operation jumps or is singular; None of others."""
+        return None
+
+    # --------------------------------------------------------------------- how it is computed
+
+    def select(self, code: Any, node: Node) -> Any:
+        """What it becomes: one of the words of :class:`~iceform.computer.select.Selector`."""
+        return code.no_instruction(node)
 
     # -------------------------------------------------------------------- what a run is off by
 
@@ -119,8 +146,7 @@ class Node:
     @property
     def shown(self) -> str:
         """What a note calls it."""
-        row = NodeOperation.table.get(self.op)
-        return self.name or (row.shown if row is not None else "") or self.op
+        return self.name or self.operation.shown or self.op
 
     def __repr__(self) -> str:
         return f"<{self.op} in line {self.place.line if self.place else '?'}>"

@@ -4,17 +4,24 @@ A row is a class, and defining one enters it into the table, from outside the pa
 passes look it up by the node's name:
 
 ===========  ====================================================================================
+shape        whether it is one a sample, and its width, from the arguments'
 value        the operation on tensors, or on what stands in for them:
-             :class:`~iceform.computer.exact.Exact`, :class:`~iceform.program.tape.Tape`
+             :class:`~iceform.computer.graph.Exact`, :class:`~iceform.program.tape.Tape`
 balls        the same on balls, where they need to decide: :class:`~iceform.computer.proofs.Balls`
 bounds       what it may be, from ranges: :class:`~iceform.computer.ranges.Ranges`
 rounding     what its evaluation in float64 is off by: :class:`~iceform.program.tape.Tape`
 moved        how far it moves when its arguments do, to first order and the rest: the tape
 tangent      a function whose derivative is that first order, where it is not the value's own
 expand       an operation made of others, step by step: the tape, and the language
-shown,       what notes call it; whether whole numbers give one; whether what lies beyond a vector
-whole,       stays 0; whether float64 has it without rounding
-clean, exact
+select       the instructions that it becomes: :class:`~iceform.computer.select.Selector`
+whole,       whether it is a whole number, and whether 0 lies beyond a vector, told from where that
+clean        is so of its arguments: :func:`~iceform.computer.graph.settled`
+critical     how near an argument is to a jump, or to where the operation is singular
+exact        whether float64 has it without rounding
+given,       whether a run is handed its value; whether a loop carries it from turn to turn; whether
+carried,     it is constant but where it jumps
+jumps
+shown        what notes call it
 ===========  ====================================================================================
 
 A row that says nothing of its rounding, or of how it moves, has an infinite bound on the tape.
@@ -40,8 +47,10 @@ from iceform.arithmetic.balls import ball_arithmetic
 from iceform.arithmetic.units import SAFE_MINIMUM, UNIT
 from iceform.expressions import ScalarFunction
 from iceform.expressions.ball_tensors import BallTensor
+from iceform.expressions.formulas import trees
 from iceform.expressions.formulas.enclosing import jets
-from iceform.expressions.formulas.functions import ball_function, evaluate
+from iceform.expressions.formulas.functions import ball_function, evaluate, exact_value
+from iceform.expressions.formulas.polynomials import line
 from iceform.program.node import Moved, Node, NodeOperation, Tensors
 from iceform.program.range import Range
 
@@ -59,6 +68,65 @@ def _times(size: Tensor, radius: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------
+# what a program begins with
+# ---------------------------------------------------------------------------------------------
+
+
+class _GivenNode(NodeOperation):
+    """A datum: "x", the features of a sample, or "y", its target (``attr``)."""
+
+    name, given, exact = "data", True, True
+
+    def clean(self, node: Node, args: list[bool]) -> bool:
+        return True
+
+    def select(self, code: Any, node: Node) -> Any:
+        return code.given(node, node.attr)
+
+
+class _ParameterNode(_GivenNode):
+    """A parameter, by its name (``attr``)."""
+
+    name = "parameter"
+
+
+class _CountNode(NodeOperation):
+    """How many samples there are."""
+
+    name, exact, keeps_whole = "count", True, True
+
+    def value(self, run: Any, node: Node, *args: Any) -> Any:
+        return torch.tensor((run.samples,), dtype=torch.float64)
+
+    def select(self, code: Any, node: Node) -> Any:
+        return code.given(node, "samples")
+
+
+class _IndexNode(_CountNode):
+    """Which sample this is, from 0 on."""
+
+    name = "index"
+
+    def value(self, run: Any, node: Node, *args: Any) -> Any:
+        return torch.arange(run.samples, dtype=torch.float64)[:, None]
+
+    def select(self, code: Any, node: Node) -> Any:
+        return code.given(node, "index")
+
+
+class _StateNode(NodeOperation):
+    """What a loop carries, at the start of a turn; ``attr`` is its name."""
+
+    name, carried = "state", True
+
+
+class _ResultNode(_StateNode):
+    """The same after the loop."""
+
+    name = "result"
+
+
+# ---------------------------------------------------------------------------------------------
 # moves: numbers are the same, elsewhere
 # ---------------------------------------------------------------------------------------------
 
@@ -66,7 +134,7 @@ def _times(size: Tensor, radius: Tensor) -> Tensor:
 class _PassedNode(NodeOperation):
     """The argument, as it is."""
 
-    whole, exact = True, True
+    keeps_whole, exact = True, True
 
     def value(self, run: Any, node: Node, *args: Any) -> Any:
         return args[0]
@@ -84,12 +152,18 @@ class _PassedNode(NodeOperation):
 class _StoredNode(_PassedNode):
     name = "stored"
 
+    def select(self, code: Any, node: Node) -> Any:
+        return code.held(node)
+
 
 class _BoundedNode(_PassedNode):
     name = "bounded"
 
     def bounds(self, node: Node, *args: Any) -> Any:
         return args[0].meet(Range(*node.attr))
+
+    def select(self, code: Any, node: Node) -> Any:
+        return code.bounded(node)
 
 
 class _SpreadNode(_PassedNode):
@@ -99,9 +173,15 @@ class _SpreadNode(_PassedNode):
         width = node.width or 1
         return args[0].expand((run.samples, width) if node.samples else (width,))
 
+    def select(self, code: Any, node: Node) -> Any:
+        return code.spread(node)
+
 
 class _ConcatNode(_PassedNode):
     name = "concat"
+
+    def shape(self, attr: Any, *args: Any) -> tuple[bool, int | None]:
+        return any(a.samples for a in args), sum(a.width or 1 for a in args)
 
     def value(self, run: Any, node: Node, *args: Any) -> Any:
         return torch.cat([run.lanes(a) if node.samples else a for a in args], -1)
@@ -112,15 +192,24 @@ class _ConcatNode(_PassedNode):
     def clean(self, node: Node, args: list[bool]) -> bool:
         return True
 
+    def select(self, code: Any, node: Node) -> Any:
+        return code.side_by_side(node)
+
 
 class _ComponentNode(_PassedNode):
     name = "component"
+
+    def shape(self, attr: Any, *args: Any) -> tuple[bool, int | None]:
+        return args[0].samples, None
 
     def value(self, run: Any, node: Node, *args: Any) -> Any:
         return args[0][..., node.attr : node.attr + 1]
 
     def clean(self, node: Node, args: list[bool]) -> bool:
         return False
+
+    def select(self, code: Any, node: Node) -> Any:
+        return code.component(node)
 
 
 @dataclass(frozen=True)
@@ -161,6 +250,12 @@ class _ConstantNode(NodeOperation):
     def clean(self, node: Node, args: list[bool]) -> bool:
         return float(node.attr) == 0
 
+    def whole(self, node: Node, args: list[bool]) -> bool:
+        return float(node.attr).is_integer()
+
+    def select(self, code: Any, node: Node) -> Any:
+        return code.number(node)
+
 
 class _NumbersNode(NodeOperation):
     name, exact = "numbers", True
@@ -174,11 +269,17 @@ class _NumbersNode(NodeOperation):
     def clean(self, node: Node, args: list[bool]) -> bool:
         return True
 
+    def whole(self, node: Node, args: list[bool]) -> bool:
+        return all(float(v).is_integer() for v in node.attr)
+
+    def select(self, code: Any, node: Node) -> Any:
+        return code.numbers(node)
+
 
 class _AddNode(NodeOperation):
     """a + b; with an attribute, that times b is added."""
 
-    name, shown, whole = "add", "sum", True
+    name, shown, keeps_whole = "add", "sum", True
 
     def value(self, run: Any, node: Node, *args: Any) -> Any:
         a, b = args
@@ -199,9 +300,12 @@ class _AddNode(NodeOperation):
     def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
         return Moved(radii[0] + (1.0 if node.attr is None else abs(node.attr)) * radii[1])
 
+    def select(self, code: Any, node: Node) -> Any:
+        return code.sum(node)
+
 
 class _MulNode(NodeOperation):
-    name, shown, whole = "mul", "product", True
+    name, shown, keeps_whole = "mul", "product", True
 
     def value(self, run: Any, node: Node, *args: Any) -> Any:
         return torch.mul(*args)
@@ -218,6 +322,9 @@ class _MulNode(NodeOperation):
     def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
         (a, b), (p, q) = args, radii
         return Moved(_times(a.abs(), q) + _times(b.abs(), p), p * q)
+
+    def select(self, code: Any, node: Node) -> Any:
+        return code.product(node)
 
 
 class _MatmulNode(NodeOperation):
@@ -278,11 +385,14 @@ def _in_pairs(x: Tensor, weight: Tensor) -> Tensor:
 class _SumNode(NodeOperation):
     """Over the components; with an attribute, over axes that are kept or not: (axes, kept)."""
 
-    name, whole = "sum", True
+    name, keeps_whole = "sum", True
     axes: tuple[tuple[int, ...], bool] = ((-1,), True)
 
     def _count(self, node: Node, a: Any) -> float:
         return 1.0
+
+    def shape(self, attr: Any, *args: Any) -> tuple[bool, int | None]:
+        return args[0].samples, None
 
     def value(self, run: Any, node: Node, *args: Any) -> Any:
         axes, keep = node.attr or self.axes
@@ -312,12 +422,18 @@ class _SumNode(NodeOperation):
     def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
         return Moved(self.value(run, node, *radii))
 
+    def select(self, code: Any, node: Node) -> Any:
+        return code.total(node)
+
 
 class _MeanNode(_SumNode):
     """Over the samples; with an attribute, over those axes."""
 
-    name, whole = "mean", False
+    name, keeps_whole = "mean", False
     axes = (-2,), False
+
+    def shape(self, attr: Any, *args: Any) -> tuple[bool, int | None]:
+        return False, args[0].width
 
     def _count(self, node: Node, a: Any) -> float:
         axes, _ = node.attr or self.axes
@@ -328,6 +444,9 @@ class _MeanNode(_SumNode):
 
     def clean(self, node: Node, args: list[bool]) -> bool:
         return all(args)
+
+    def select(self, code: Any, node: Node) -> Any:
+        return code.mean(node)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -386,6 +505,45 @@ class _ApplyNode(NodeOperation):
         apart = torch.maximum(slope - least, most - slope)
         return Moved(slope.abs() * radius, _times(apart, radius))
 
+    def whole(self, node: Node, args: list[bool]) -> bool:
+        straight = line(node.attr)
+        if straight is not None and straight[0] == 0:  # 0 * y + 1, say
+            return straight[1].is_integer()
+        return args[0] and _keeps_whole(node.attr)
+
+    def critical(self, node: Node, argument: Tensor) -> Tensor | None:
+        return argument if _singular(node.attr) else None
+
+    def select(self, code: Any, node: Node) -> Any:
+        return code.function(node)
+
+
+# Functions that have whole values at whole numbers, and that an argument of 0 may be too near for.
+_WHOLE_VALUES = ("+", "-", "*", "neg", "abs", "max", "min", "relu", "sign", "step", "clip")
+_SINGULAR = ("/", "^", "log", "sqrt")
+
+
+def _keeps_whole(tree: trees.Node) -> bool:
+    """Whether a function of whole numbers has whole values, told from how it is written."""
+    if isinstance(tree, trees.Variable):
+        return True
+    if isinstance(tree, trees.Number):
+        return tree.name is None and tree.value.denominator == 1
+    if tree.name == "^":
+        base, by = tree.arguments
+        return _keeps_whole(base) and isinstance(by, trees.Number) and by.value in range(1, 9)
+    return tree.name in _WHOLE_VALUES and all(map(_keeps_whole, tree.arguments))
+
+
+def _singular(tree: trees.Node) -> bool:
+    """Whether a function is not smooth, or infinite, at 0 itself."""
+    if not isinstance(tree, trees.Operation) or tree.name not in _SINGULAR:
+        return False
+    inner = tree.arguments[1 if tree.name == "/" else 0]
+    power = exact_value(tree.arguments[1]) if tree.name == "^" else None
+    smooth = power is not None and power.denominator == 1 and power >= 0
+    return isinstance(inner, trees.Variable) and not smooth
+
 
 def _between(f: Any, low: Tensor, high: Tensor) -> list[tuple[Tensor, Tensor]]:
     """Enclosures of the values, and of the slopes, between two places."""
@@ -413,6 +571,9 @@ class _MaximumNode(_PassedNode):
         rest = (p + q - ahead.abs()).clamp(min=0.0).nan_to_num(nan=math.inf)
         return Moved(first, rest)
 
+    def select(self, code: Any, node: Node) -> Any:
+        return code.extreme(node, self.sign)
+
 
 class _MinimumNode(_MaximumNode):
     name, sign = "minimum", -1.0
@@ -425,7 +586,12 @@ class _MinimumNode(_MaximumNode):
 
 
 class _JumpNode(NodeOperation):
-    """Constant between its jumps."""
+    """A whole number, constant between its jumps."""
+
+    jumps = True
+
+    def whole(self, node: Node, args: list[bool]) -> bool:
+        return True
 
     def tangent(self, run: Any, node: Node, *args: Tensor) -> Callable[..., Tensor]:
         return lambda t: 0.0 * t
@@ -451,6 +617,12 @@ class _StepNode(_JumpNode):
     def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
         near = (args[0].abs() <= radii[0]) & (radii[0] > 0)
         return Moved(torch.zeros_like(out), near.to(out))
+
+    def select(self, code: Any, node: Node) -> Any:
+        return code.comparison(node)
+
+    def critical(self, node: Node, argument: Tensor) -> Tensor | None:
+        return argument
 
 
 class _WholeNode(_JumpNode):
@@ -489,6 +661,12 @@ class _WholeNode(_JumpNode):
         """Whether a half lies within the radius, or may."""
         away = (a - torch.floor(a) - 0.5).abs()
         return ~(away > (1 + 2 * UNIT) * radius + UNIT)
+
+    def select(self, code: Any, node: Node) -> Any:
+        return code.nearest(node)
+
+    def critical(self, node: Node, argument: Tensor) -> Tensor | None:
+        return (argument - argument.floor()) - 0.5
 
 
 # ---------------------------------------------------------------------------------------------
@@ -531,6 +709,9 @@ class _SoftmaxNode(NodeOperation):
 class _AttendNode(NodeOperation):
     name = "attend"
 
+    def shape(self, attr: Any, *args: Any) -> tuple[bool, int | None]:
+        return args[0].samples, args[2].width
+
     def value(self, run: Any, node: Node, *args: Any) -> Any:
         q, k, v, *bias = args
         scores = q @ run.lanes(k).T
@@ -549,6 +730,9 @@ class _AttendNode(NodeOperation):
             apply, q, apply("move", k, attr=lanes), apply("move", v, attr=lanes),
             *(apply("move", b, attr=row) for b in bias),
         )  # fmt: skip
+
+    def select(self, code: Any, node: Node) -> Any:
+        return code.attended(node)
 
 
 def attention(apply: Callable[..., Any], q: Any, k: Any, v: Any, *biases: Any) -> Any:

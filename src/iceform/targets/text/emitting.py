@@ -15,8 +15,7 @@ from functools import reduce
 
 from torch import Tensor
 
-from iceform.computer.exact import whole
-from iceform.computer.graph import Block, Graph, Loop
+from iceform.computer.graph import Block, Graph, Loop, whole
 from iceform.errors import ProgramError
 from iceform.program import Node
 from iceform.targets.text.allocating import Mark, TextPlace

@@ -18,8 +18,7 @@ import torch
 
 from iceform import tuning
 from iceform.arithmetic.balls import balls_of, uppermost
-from iceform.computer.exact import as_column
-from iceform.computer.graph import Graph
+from iceform.computer.graph import Graph, as_column
 from iceform.computer.language import Algorithm
 from iceform.computer.whole_numbers import check_whole
 from iceform.errors import BoundError, CapacityError, ProgramError, ShapeError
