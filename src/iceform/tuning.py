@@ -53,8 +53,6 @@ FUSED_FEW = 64  # lanes that tell most variables with different components
 
 # computer/lookups.py
 COMPUTER_LOOKUPS_NOTED = 1 << 10  # extents held before they are looked at
-COMPUTER_LOOKUPS_MOST_ENTRIES = 64  # of a table that is found by one exponential
-COMPUTER_LOOKUPS_CACHED = 1 << 16  # arguments at once, in cache
 
 # computer/proofs.py
 PROOFS_BITS = 128  # to begin with
@@ -147,6 +145,7 @@ WINDOWED_BLOCK = 128
 WINDOWED_LONGEST = 120.0  # seconds that a compiler may take
 WINDOWED_PART = 1 << 15  # entries, or rows of samples, at once in a thread: they stay in cache
 WINDOWED_LANES = 128  # entries that look_up.c looks up together
+WINDOWED_LINE = 16  # numbers that look_up.c reads at once, at most
 WINDOWED_WAITS = 1 << 16  # entries that are worth waiting for the compiler
 
 # tables/interpolant.py

@@ -308,13 +308,13 @@ def test_needed_entries_are_only_for_the_computers_own_weights():
 
 def test_attestation_finds_a_fused_run_that_computes_something_else(monkeypatch):
     computer, prompt, _ = prompt_of("least squares", SAMPLES)
-    honest = lookups.look_up
+    honest = lookups.TableLookup.__call__
 
-    def dishonest(z, slopes, biases, values):
-        return honest(z, slopes, biases, values) * (1 + 1e-9)
+    def dishonest(self, a, b, watched):
+        return lookups.dense(honest(self, a, b, watched)) * (1 + 1e-9)
 
     assert computer.execute(prompt, 12, backend="fused").attestation.ok
-    monkeypatch.setattr(lookups, "look_up", dishonest)
+    monkeypatch.setattr(lookups.TableLookup, "__call__", dishonest)
     with pytest.raises(IntegrityError, match=r"off by .* from the literal matrices"):
         computer.execute(prompt, 12, backend="fused")
     with unchecked():

@@ -6,19 +6,21 @@ import numpy as np
 import pytest
 import torch
 
-from iceform.computer.lookups import (
-    Extents,
-    TableLookup,
-    quadratic,
-    rational,
-    rational_rounding,
-    uniform,
-)
+from iceform.computer import library
+from iceform.computer.compile import compile
+from iceform.computer.lookups import Extents, TableLookup, quadratic, uniform
 from iceform.computer.rounding import column_facts, table_facts
+from iceform.run import windowed
 from tests.computer import programs
 
 MANY = 1 << 15
 POINTS = 400  # looked up again in extended precision
+
+
+def graded():
+    """A table of the compiler whose entries crowd where a sigmoid bends."""
+    program = compile(library.logistic, dim=2, samples=4)
+    return max(program.assembly.tables, key=lambda t: t.tokens)
 
 
 TABLES = {
@@ -28,18 +30,28 @@ TABLES = {
     "fitted": lambda: programs.filtering().tables[0],
     "fitted square": lambda: programs.times(3.0),
     "many entries": lambda: programs.halving().tables[0],
+    "graded": graded,
 }
 
 
+def looked_up(table, z, dtype=torch.float64):
+    """F of arguments, by a table that a prompt of this dtype holds."""
+    columns = [t.to(dtype) for t in (table.slopes, table.biases, table.f, 0 * table.g)]
+    return TableLookup(*columns)(z[None, :, None], torch.zeros(1, 1, 1, dtype=dtype), Extents())
+
+
+@pytest.mark.parametrize("count", [POINTS, MANY])
+@pytest.mark.parametrize("loops", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("name", TABLES)
-def test_many_look_ups_are_within_their_rounding(name, dtype):
+def test_look_ups_are_within_their_rounding(name, dtype, loops, count, monkeypatch):
     table = TABLES[name]()
-    columns = [t.to(dtype)[:, None] for t in (table.slopes, table.biases, table.f)]
-    z = (table.low + (table.high - table.low) * torch.rand(MANY, 1)).to(dtype)
+    if not loops:
+        monkeypatch.setattr(windowed, "ready", lambda z: False)
+    z = (table.low + (table.high - table.low) * torch.rand(count)).to(dtype)
     z[0], z[1] = table.low, table.high
-    got = TableLookup(*columns)(z, Extents())[:POINTS, 0].double().numpy()
-    exact = programs.look_up(table, table.f, z[:POINTS, 0].double().numpy().astype(np.longdouble))
+    got = looked_up(table, z, dtype)[0, :POINTS, 0].double().numpy()
+    exact = programs.look_up(table, table.f, z[:POINTS].double().numpy().astype(np.longdouble))
     allowed = table_facts(table, dtype, "fused")[0].rounding
     off = np.abs(got - exact).max()
     assert off <= allowed, f"off by {off:.3e}, allowed {allowed:.3e}"
@@ -79,38 +91,16 @@ def test_parabolas_are_read_off_their_entries():
     assert quadratic(found, unit) is None
 
 
-def test_few_entries_are_found_by_one_exponential():
-    """The quotient of polynomials is the softmax over all entries, beyond the grid too."""
-    table = programs.table("tanh", torch.tanh, programs.zero, -1, 1, 8)
-    even = uniform(table.slopes, table.biases, table.f)
-    assert even is not None
-    curve = rational(even, torch.float64)
-    assert curve is not None
-    far = even.grid.spacing * even.grid.cells
-    assert curve.low < even.grid.low - 0.1 * far
-    z = torch.linspace(even.grid.low - 0.1 * far, even.grid.high + 0.1 * far, POINTS).double()
-    exact = programs.look_up(table, table.f, z.numpy().astype(np.longdouble))
-    facts = column_facts(
-        table.slopes, table.biases, table.f, float(z[0]), float(z[-1]), 2.0**-53, extra=8.0
-    )
-    allowed = facts.rounding + rational_rounding(even, facts.slope, facts.largest, 2.0**-53)
-    off = np.abs(curve(z).numpy() - exact).max()
-    assert 0 < off <= allowed, f"off by {off:.3e}, allowed {allowed:.3e}"
-    assert np.isfinite(curve(torch.tensor([curve.low, curve.high]).double()).numpy()).all()
-    assert rational(even, torch.float16) is None
-
-
 def test_products_are_what_two_parabolas_make():
     """Terms of a, of b and of neither are kept, and an argument beyond the parabolas is told."""
-    plus, minus = programs.parabola(-4, 4, 0.25, 0.5, 0.0), programs.parabola(-4, 4, -0.25, 0.25, 1)
-    columns = [torch.stack([getattr(plus, n), getattr(plus, n)], 1) for n in ("slopes", "biases")]
-    table = TableLookup(*columns, torch.stack([plus.f, minus.f], 1))
+    plus = programs.parabola(-4, 4, 0.25, 0.5, 0.0)
+    minus = programs.parabola(-4, 4, 0.25, -0.25, -1)
+    table = TableLookup(plus.slopes, plus.biases, plus.f, minus.f)
     watched = Extents()
     a = 4 * torch.rand(1, MANY, 3, dtype=torch.float64) - 2
     b = 4 * torch.rand(1, 1, 3, dtype=torch.float64) - 2
     for first, second in ((a, b), (b, a)):
-        found = table.product(first, second, watched)
-        assert found is not None
+        found = table(first, second, watched)
         exact = a * b + 0.75 * first + 0.25 * second + 1
         for got, wanted in (
             (found.dense, exact),
@@ -119,7 +109,7 @@ def test_products_are_what_two_parabolas_make():
         ):
             torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
     assert not watched.outside()
-    table.product(a, b + 3, watched)
+    table(a, b + 3, watched)
     assert watched.outside()
 
 

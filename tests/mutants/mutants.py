@@ -656,6 +656,20 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/run/test_compiled.py",),
     ),
     Mutant(
+        "loops in C: the last entries of a window of keys in order are not read",
+        "run/look_up.c",
+        "k < s->width; k += NAME(WIDE)",
+        "k + NAME(WIDE) < s->width; k += NAME(WIDE)",
+        ("tests/run/test_ordered.py",),
+    ),
+    Mutant(
+        "a window of keys in order leaves out an entry more than it counts",
+        "run/ordered.py",
+        "after[:, width:])",
+        "after[:, width:].roll(-1, 1))",
+        ("tests/run/test_ordered.py",),
+    ),
+    Mutant(
         "directions that no sample sees are stepped along",
         "iceform_estimators/machine/problem.py",
         "        return torch.cat([slope[: self.rank], slope.new_zeros(len(slope) - self.rank)])\n",

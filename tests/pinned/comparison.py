@@ -5,6 +5,7 @@ A list holds ``[kind, value]`` for each name.
 
 import math
 
+from iceform.arithmetic.units import NOISE
 from tests.pinned.values import Pinned
 
 Kept = dict[str, list]
@@ -41,7 +42,8 @@ def moved_answers(kept: Kept, now: dict[str, Pinned]) -> dict:
     for name, (kind, value) in kept.items():
         if kind != "answer":
             continue
-        scale = max(map(abs, value)) or 1.0
+        size = max(map(abs, value))
+        scale = size if size > NOISE else 1.0  # an answer of 0 is no better than its terms round
         allowed = max(ROUNDING * scale, _certified(kept, name))
         off = max(abs(a - b) for a, b in zip(value, now[name].value, strict=True))
         if not off <= allowed:

@@ -21,11 +21,9 @@ from torch import Tensor
 from iceform import tuning
 from iceform.computer.instructions import FLAG, Assembly, Instruction, Operand, undecided
 from iceform.computer.layout import MaskMargins, code
-from iceform.computer.lookups import MANY, Extents, ScaledValue, TableLookup, Value, dense
+from iceform.computer.lookups import Extents, ScaledValue, TableLookup, Value, dense
 from iceform.computer.prompt import ProgramPrompt
 from iceform.errors import ProgramError
-
-_SIDES = ("F", "G")  # of a + b, and less that of a - b
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +86,7 @@ class FastExecutor:
     entries: Mapping[str, Float[Tensor, "k 4"]]
     closed: bool = True
     watched: Extents = field(default_factory=Extents)
-    _tables: dict[tuple[str, bool], tuple[str, TableLookup]] = field(default_factory=dict)
+    _tables: dict[str, TableLookup] = field(default_factory=dict)
     _indices: dict[tuple[range, range], Tensor] = field(default_factory=dict)
 
     def again(self) -> FastExecutor:
@@ -170,7 +168,7 @@ class FastExecutor:
         """One instruction."""
         lanes, place = self._lanes(instruction), self.places[instruction.dst]
         a, b = (self._read(o, state, lanes) for o in (instruction.a, instruction.b))
-        result = self._compute(instruction.table, a, b)
+        result = self._table(instruction.table)(a, b, self.watched)
         memory, flag = dict(state.memory), state.flag
         memory[instruction.dst] = (
             result if lanes == place else self._aligned(dense(result), lanes, place)
@@ -225,46 +223,16 @@ class FastExecutor:
             return held.times(held.of.new_ones(self.width, 1))
         return self.wide(held) @ held.new_ones(self.width, 1)
 
-    def _compute(self, name: str, a: Tensor, b: Tensor) -> Value:
-        """F(a + b) - G(a - b)."""
-        narrow = a.shape[-1] == b.shape[-1] == 1
-        sides, table = self._table(name, narrow=narrow)
-        sizes = [max(k, j) for k, j in zip(a.shape[:-1], b.shape[:-1], strict=True)]
-        shape = torch.Size((*sizes, 1 if narrow else self.width))
-        if not sides:
-            return a.new_zeros(shape)
-        if sides == "FG" and shape.numel() >= MANY:
-            product = table.product(a, b, self.watched)
-            if product is not None:
-                return product if product.factor.numel() < shape.numel() else product.dense
-        a, b = torch.broadcast_tensors(*((a, b) if narrow else (self.wide(a), self.wide(b))))
-        if sides != "FG":
-            return table(a + b if sides == "F" else a - b, self.watched)
-        found = table.pair(a + b, a - b, self.watched)
-        if found is None:
-            found = table(torch.stack([a + b, a - b], -1).flatten(-2), self.watched)
-            found = found.reshape(*shape, 2).sum(-1)
-        return found
-
     @property
     def outside(self) -> bool:
         """Whether an argument has left where a closed form is its table: then run without them."""
         return self.watched.outside()
 
-    def _table(self, name: str, *, narrow: bool) -> tuple[str, TableLookup]:
-        """The sides that find anything but zeros in a table, and what their heads see of it.
-
-        Where all components are equal (``narrow``), the first one's heads.
-        """
-        if (name, narrow) not in self._tables:
-            slopes, biases, f, g = self.entries[name].T
-            values = {side: v for side, v in zip(_SIDES, (f, -g), strict=True) if bool(v.any())}
-            heads = list(values.values()) * (1 if narrow else self.width)
-            slope, bias = (k[:, None].expand(-1, len(heads)) for k in (slopes, biases))
-            held = torch.stack(heads, -1) if heads else slope
-            found = TableLookup(slope, bias, held, closed=self.closed)
-            self._tables[name, narrow] = "".join(values), found
-        return self._tables[name, narrow]
+    def _table(self, name: str) -> TableLookup:
+        if name not in self._tables:
+            slopes, biases, f, g = (column.contiguous() for column in self.entries[name].T)
+            self._tables[name] = TableLookup(slopes, biases, f, g, closed=self.closed)
+        return self._tables[name]
 
     def wide(self, value: Tensor) -> Tensor:
         """With all components, where equal ones were kept once."""

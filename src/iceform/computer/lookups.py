@@ -5,12 +5,12 @@ What is most often done with a product of samples is adding it up, over componen
 and that needs no product: :math:`\sum_j u_j f_j` is a matrix times a vector. Sums of k products are
 off by :math:`\gamma_k` times their sizes either way (:mod:`iceform.computer.rounding`).
 
-**Look-ups.** Few arguments are looked up by the softmax over all entries. For many, equally spaced
-keys are recognised by their own numbers (:func:`even_grid`): then the
-table is a :class:`~iceform.Interpolant` and is looked up in a window around each argument, by the
-certified code of :mod:`iceform.run`; if it has few entries, :class:`Rational` finds them all
-by one exponential; and if its values lie on a parabola, :class:`Quadratic` says what it is. All of
-this is read off the entries: change one value, and the table is looked up entry by entry.
+**Look-ups.** On a CPU an instruction is one call of a loop in C, which looks arguments up among the
+entries that weigh anything (:mod:`iceform.run.ordered`). Where there is no compiler few arguments
+are looked up by the softmax over all entries, and many among those; on a GPU many are looked up by
+its kernels where keys are equally spaced, which their own numbers tell (:func:`even_grid`). If a
+table's values lie on a parabola, :class:`Quadratic` says what it is. All of this is read off the
+entries: change one value, and the table is another.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform import tuning
-from iceform.run import primitives
+from iceform.run import primitives, windowed
+from iceform.run.ordered import OrderedWindow
 from iceform.tables import Grid, Interpolant
 from iceform.tables.bounds import lattice_sum, linear_reproduction, mass_beyond, nome
 
@@ -108,27 +109,21 @@ def _cut(value: Tensor, rows: slice, lanes: list[int] | None) -> Tensor:
     return value if lanes is None or value.shape[1] == 1 else value[:, lanes]
 
 
-MANY = 1 << 14  # arguments from which a window pays
+MANY = 1 << 14  # arguments from which products are kept as such, and windows pay without C
 CLOSED_UNITS = 16.0  # in the last place, by which a table may miss a parabola
 GRID_UNITS = 8.0  # of the largest key, that equally spaced tokens may be off
 
 
 def look_up(
-    z: Float[Tensor, "*b h"],
-    slopes: Float[Tensor, "k h"],
-    biases: Float[Tensor, "k h"],
-    values: Float[Tensor, "k h"],
-) -> Float[Tensor, "*b h"]:
-    """sum_k softmax_k(slopes z + biases) values, for every argument with the keys of its head."""
-    flat = z.reshape(-1, z.shape[-1])
-    rows = max(1, tuning.ENTRIES_AT_ONCE // slopes.numel())
-    each = [_softmax(part, slopes, biases, values) for part in flat.split(rows)]
+    z: Float[Tensor, "*b"],
+    slopes: Float[Tensor, "k"],
+    biases: Float[Tensor, "k"],
+    values: Float[Tensor, "k"],
+) -> Float[Tensor, "*b"]:
+    """sum_k softmax_k(slopes z + biases) values, for every argument."""
+    parts = z.reshape(-1, 1).split(max(1, tuning.ENTRIES_AT_ONCE // len(slopes)))
+    each = [torch.softmax(part * slopes + biases, -1) @ values for part in parts]
     return (each[0] if len(each) == 1 else torch.cat(each)).reshape(z.shape)
-
-
-def _softmax(z: Tensor, slopes: Tensor, biases: Tensor, values: Tensor) -> Tensor:
-    weights = torch.softmax(z[:, None, :] * slopes + biases, 1)
-    return (weights * values).sum(1)
 
 
 def even_grid(
@@ -185,7 +180,7 @@ class Extents:
         self.known[id(value)] = weakref.ref(value), low, high
         return low, high
 
-    def note(self, low: Tensor, high: Tensor, curve: Curve) -> None:
+    def note(self, low: Tensor, high: Tensor, curve: Quadratic) -> None:
         """Arguments from ``low`` to ``high`` were taken for a closed form's."""
         self.seen.append((low, high, curve.low, curve.high))
         if len(self.seen) >= tuning.COMPUTER_LOOKUPS_NOTED:
@@ -209,75 +204,90 @@ class Extents:
         return self.left
 
 
-class TableLookup:
-    """One table as the heads of a block see it: keys and values, shape (entries, heads).
+class Column:
+    """One side of a table: what its entries say, and the ways in which it can be looked up."""
 
-    Heads with equal columns share a way: a quadratic, a window, or the softmax over all entries.
-    Where closed forms are taken, ``watched`` is told of their arguments.
-    """
+    def __init__(self, slopes: Tensor, biases: Tensor, values: Tensor, *, closed: bool) -> None:
+        self.entries = slopes, biases, values
+        self.table = uniform(slopes, biases, values)
+        unit = torch.finfo(values.dtype).eps / 2
+        self.curve = quadratic(self.table, unit) if closed and self.table is not None else None
+
+    @cached_property
+    def window(self) -> OrderedWindow | None:
+        """On a CPU the entries that weigh anything, where keys are in order."""
+        return None if self.entries[0].is_cuda else OrderedWindow.of(*self.entries)
+
+    @cached_property
+    def side(self) -> windowed.Side | None:
+        """The same for the loops in C."""
+        curve = self.curve
+        ends = None if curve is None else (*curve.coefficients, curve.low, curve.high)
+        return None if self.window is None else windowed.Side(self.window, ends)
+
+    def __call__(self, z: Tensor, watched: Extents) -> Tensor:
+        """Look many arguments up; ``watched`` is told of those that a parabola is taken for."""
+        if self.curve is not None:
+            watched.note(*z.aminmax(), self.curve)
+            return self.curve(z)
+        if self.table is not None and z.is_cuda:
+            return primitives.interpolate(z, self.table)
+        return look_up(z, *self.entries) if self.window is None else self.window(z)
+
+
+class TableLookup:
+    """A table as an instruction reads it: F(a + b) - G(a - b); a side of zeros is None."""
 
     def __init__(
-        self, slopes: Tensor, biases: Tensor, values: Tensor, *, closed: bool = True
+        self, slopes: Tensor, biases: Tensor, f: Tensor, g: Tensor, *, closed: bool = True
     ) -> None:
-        self.columns = slopes, biases, values
-        self.ways: list[_Way] | None = []
-        for heads in equal_columns(torch.cat([slopes, biases, values])):
-            table = uniform(*(column[:, heads[0]] for column in self.columns))
-            if table is None:
-                self.ways = None
-                break
-            self.ways.append((heads, table, closed_form(table, values.dtype) if closed else None))
+        self.plus, self.minus = (
+            Column(slopes, biases, v, closed=closed) if bool(v.any()) else None for v in (f, g)
+        )
 
-    def __call__(self, z: Float[Tensor, "*b h"], watched: Extents) -> Float[Tensor, "*b h"]:
-        """Look every argument up."""
-        if self.ways is None or z.numel() < MANY:
-            return look_up(z, *self.columns)
-        if len(self.ways) == 1:
-            return _looked(z, *self.ways[0][1:], watched)
-        out = torch.empty_like(z)
-        for heads, table, curve in self.ways:
-            out[..., heads] = _looked(z[..., heads].contiguous(), table, curve, watched)
-        return out
+    def __call__(self, a: Tensor, b: Tensor, watched: Extents) -> Value:
+        """Of operands (b, lanes, m), each axis as long as the other's or 1."""
+        shape = torch.Size(map(max, a.shape, b.shape))
+        if self.plus is None and self.minus is None:
+            return a.new_zeros(shape)
+        if self.bilinear is not None and shape.numel() >= MANY:
+            return self._product(self.bilinear, a, b, watched)
+        if self._loops and windowed.ready(a):
+            sides = (None if column is None else column.side for column in self._columns)
+            return windowed.instruct(a, b, *sides)
+        few, found = shape.numel() < MANY, list[Tensor]()
+        for sign, column in zip((1, -1), self._columns, strict=True):
+            if column is not None:
+                z = a + sign * b
+                found.append(sign * (look_up(z, *column.entries) if few else column(z, watched)))
+        return found[0] if len(found) == 1 else found[0] + found[1]
 
-    def pair(self, plus: Tensor, minus: Tensor, watched: Extents) -> Tensor | None:
-        """F(plus) - G(minus) where heads take turns at them; None where they do not."""
-        if self._turns is None or plus.numel() < MANY:
-            return None
-        first, second = (way[1:] for way in self._turns)
-        return _looked(plus, *first, watched).add_(_looked(minus, *second, watched))
-
-    def product(self, a: Tensor, b: Tensor, watched: Extents) -> ScaledValue | None:
-        """F(a + b) - G(a - b) as a product of a and b; None where the table is none."""
-        form = self._bilinear
-        if form is None:
-            return None
+    def _product(
+        self, form: Bilinear, a: Tensor, b: Tensor, watched: Extents
+    ) -> ScaledValue | Tensor:
+        """As a product of a and b, which is not multiplied out where it is larger than both."""
         (low, high), (least, most) = watched.of(a), watched.of(b)
         watched.note(low + least, high + most, form.plus)
         watched.note(low - most, high - least, form.minus)
-        return form(a, b)
+        found = form(a, b)
+        return found if found.factor.numel() < found.shape.numel() else found.dense
+
+    @property
+    def _columns(self) -> tuple[Column | None, Column | None]:
+        return self.plus, self.minus
 
     @cached_property
-    def _turns(self) -> list[_Way] | None:
-        """The ways of even and odd heads, where those are the ways."""
-        heads = self.columns[0].shape[1]
-        turns = [list(range(k, heads, 2)) for k in range(2)]
-        return self.ways if self.ways and [way[0] for way in self.ways] == turns else None
+    def _loops(self) -> bool:
+        """Whether every side has a window."""
+        return all(column is None or column.side is not None for column in self._columns)
 
     @cached_property
-    def _bilinear(self) -> Bilinear | None:
-        if self._turns is None:
+    def bilinear(self) -> Bilinear | None:
+        """What both parabolas add up to, where squares cancel."""
+        curves = [column.curve for column in self._columns if column is not None]
+        if len(curves) < 2 or curves[0] is None or curves[1] is None:
             return None
-        plus, minus = (way[2] for way in self._turns)
-        if isinstance(plus, Quadratic) and isinstance(minus, Quadratic):
-            return bilinear(plus, minus)
-        return None
-
-
-def _looked(z: Tensor, table: Interpolant, curve: Curve | None, watched: Extents) -> Tensor:
-    if curve is None or (z.is_cuda and isinstance(curve, Rational)):  # there a window is one kernel
-        return primitives.interpolate(z, table)
-    watched.note(*z.aminmax(), curve)
-    return curve(z)
+        return bilinear(curves[0], curves[1])
 
 
 @dataclass(frozen=True)
@@ -305,90 +315,12 @@ class Quadratic:
         return (z * a).add_(b).mul_(z).add_(d) if a else (z * b).add_(d)
 
 
-@dataclass(frozen=True)
-class Rational:
-    r"""A table on an even grid of few entries, all of them, by Horner's rule.
-
-    With u = (z - center)/h and k counted from the middle entry, weights are
-
-    .. math:: e^{-c (k - u)^2} \propto a_k q^k, \qquad a_k = e^{-c k^2}, \quad q = e^{2 c u},
-
-    so the average is the quotient of two polynomials in q, of which one has positive terms alone.
-    An error of log q is an error of z: :func:`rational_rounding` has the others.
-    """
-
-    weights: tuple[float, ...]
-    moments: tuple[float, ...]
-    center: float
-    rate: float
-    low: float  # beyond these powers of q overflow
-    high: float
-
-    def __call__(self, z: Tensor) -> Tensor:
-        """The average, in parts that stay in cache."""
-        flat = z.reshape(-1)
-        parts = [self._part(one) for one in flat.split(tuning.COMPUTER_LOOKUPS_CACHED)]
-        return (parts[0] if len(parts) == 1 else torch.cat(parts)).reshape(z.shape)
-
-    def _part(self, z: Tensor) -> Tensor:
-        q = (z - self.center).mul_(self.rate).exp_()
-        return _horner(self.moments, q).div_(_horner(self.weights, q))
-
-
-def _horner(coefficients: tuple[float, ...], q: Tensor) -> Tensor:
-    out = q * coefficients[-1]
-    for coefficient in coefficients[-2:0:-1]:
-        out.add_(coefficient).mul_(q)
-    return out.add_(coefficients[0])
-
-
-def rational(table: Interpolant, dtype: torch.dtype) -> Rational | None:
-    """A table by one exponential, where it has few entries and no power of it overflows."""
-    grid, c = table.grid, table.sharpness
-    assert isinstance(grid, Grid)
-    last = grid.cells
-    reach = (
-        0.9 * math.log(torch.finfo(dtype).max) / (2 * c * last)
-        if last <= tuning.COMPUTER_LOOKUPS_MOST_ENTRIES
-        else 0
-    )
-    if reach < last / 2 or c * last * last / 4 > -0.9 * math.log(torch.finfo(dtype).tiny):
-        return None
-    weights = tuple(math.exp(-c * (k - last / 2) ** 2) for k in range(last + 1))
-    moments = tuple(w * float(v) for w, v in zip(weights, table.values, strict=True))
-    middle, h = grid.center, grid.spacing
-    return Rational(weights, moments, middle, 2 * c / h, middle - reach * h, middle + reach * h)
-
-
-def rational_rounding(table: Interpolant, slope: float, largest: float, unit: float) -> float:
-    r"""How far :class:`Rational` is from the table, given sup |A'| and sup of :math:`\sum p |v|`.
-
-    log q is off by four units and two roundings of its argument, :math:`a_k` by four units and
-    three roundings of :math:`c k^2`, and is rounded; Horner's rule for n terms by :math:`2n` each.
-    """
-    grid, c = table.grid, table.sharpness
-    half = grid.cells / 2
-    argument = (4 + 3 * 2 * c * half) * unit * grid.spacing / (2 * c)
-    coefficients = (6 + 4 * c * half * half) * unit
-    sums = (4 * (grid.cells + 1) + 4) * unit
-    return slope * argument * 1.01 + (2 * coefficients + sums) * 1.01 * largest
-
-
-Curve = Quadratic | Rational
-_Way = tuple[list[int], Interpolant, Curve | None]
-
-
-def closed_form(table: Interpolant, dtype: torch.dtype) -> Curve | None:
-    """What a table is, where that is quicker than looking at its entries."""
-    if nome(table.sharpness) > 0.5:  # one entry alone counts: a staircase, and no short formula
-        return None
-    return quadratic(table, torch.finfo(dtype).eps / 2) or rational(table, dtype)
-
-
 def quadratic(table: Interpolant, unit: float) -> Quadratic | None:
     """The parabola that a table is, if to a few units in the last place it is one."""
     grid, c = table.grid, table.sharpness
     assert isinstance(grid, Grid)
+    if nome(c) > 0.5:  # one entry alone counts: a staircase, and no short formula
+        return None
     guards = _guards(c, unit)
     cells = grid.cells - 2 * guards
     if cells < 1:
@@ -408,10 +340,10 @@ def quadratic(table: Interpolant, unit: float) -> Quadratic | None:
 
 @dataclass(frozen=True)
 class Bilinear:
-    r"""Two parabolas, :math:`\alpha z^2 + \beta z + \delta` of a + b and of a - b, added up.
+    r"""Two parabolas, :math:`\alpha z^2 + \beta z + \delta` of a + b, less that of a - b.
 
-    With :math:`\alpha' = -\alpha` squares cancel: :math:`4 \alpha a b + (\beta + \beta') a +
-    (\beta - \beta') b + \delta + \delta'`.
+    With :math:`\alpha' = \alpha` squares cancel: :math:`4 \alpha a b + (\beta - \beta') a +
+    (\beta + \beta') b + \delta - \delta'`.
     """
 
     both: float
@@ -435,8 +367,9 @@ class Bilinear:
 
 
 def bilinear(plus: Quadratic, minus: Quadratic) -> Bilinear | None:
-    """Both added up; None where squares stay. Terms within what both may be off by are left out."""
-    (first, slope, value), (second, slope2, value2) = plus.coefficients, minus.coefficients
+    """Their difference; None where squares stay. What both may be off by holds what is left out."""
+    first, slope, value = plus.coefficients
+    second, slope2, value2 = (-coefficient for coefficient in minus.coefficients)
     size = max(abs(end) for curve in (plus, minus) for end in (curve.low, curve.high))
     room = plus.room + minus.room - abs(first + second) * size * size  # a^2 + b^2 <= size^2
     if not (room >= 0 and first):
@@ -503,12 +436,3 @@ def uniform(
     s, b, v = (t.detach().double().cpu() for t in (slopes, biases, values))
     even = even_grid(s, b, torch.finfo(slopes.dtype).eps / 2)
     return None if even is None else Interpolant(*even, v, "fitted", 0.0)
-
-
-def equal_columns(columns: Tensor) -> list[list[int]]:
-    """Columns in groups of equal ones."""
-    _, numbers = columns.unique(dim=1, return_inverse=True)
-    found: dict[int, list[int]] = {}
-    for head, number in enumerate(numbers.tolist()):
-        found.setdefault(number, []).append(head)
-    return sorted(found.values())

@@ -41,11 +41,13 @@ where z_0 is the cell's middle, r half its width, w the weights and s the mean s
 Jensen's inequality the denominator is at least 1. The same sums bound the average's derivative,
 :math:`|A'| \le \sum_k p_k |s_k - s| |v_k - A|`.
 
-A fused cycle may look up in a window of an even grid (:mod:`iceform.computer.lookups`): keys may
-miss that grid by :data:`~iceform.computer.lookups.GRID_UNITS` units in the last place, and the
-window's own rounding is that of :meth:`iceform.Interpolant.rounding`; a parabola is off by
-:data:`~iceform.computer.lookups.CLOSED_UNITS` units and its own evaluation, a quotient by
-:func:`~iceform.computer.lookups.rational_rounding`. All are added.
+A fused cycle may look up by the parabola that a table is, off by
+:data:`~iceform.computer.lookups.CLOSED_UNITS` units and its own evaluation; or in a window of an
+even grid (:mod:`iceform.computer.lookups`): keys may miss that grid by
+:data:`~iceform.computer.lookups.GRID_UNITS` units in the last place, and the window's own rounding
+is that of :meth:`iceform.Interpolant.rounding`. These are added. Or it looks up in a window of the
+entries as they are: errors of logits and the tail of :mod:`iceform.run.ordered` take the place of
+those above, and the larger bound counts.
 
 **Store.** A write adds fl(result - old) to what is held, which is old:
 :math:`u (|r - o| + |r|)(1 + u)`. A fused cycle replaces it: 0.
@@ -65,14 +67,8 @@ from iceform import tuning
 from iceform.arithmetic.units import EXP_UNITS, OUTWARD_MANY, gamma
 from iceform.computer.instructions import Assembly, Instruction, Operand, TablePair
 from iceform.computer.layout import largest_result
-from iceform.computer.lookups import (
-    CLOSED_UNITS,
-    GRID_UNITS,
-    Rational,
-    closed_form,
-    rational_rounding,
-    uniform,
-)
+from iceform.computer.lookups import CLOSED_UNITS, GRID_UNITS, uniform
+from iceform.run.ordered import OrderedWindow
 from iceform.tables import RoundingModel
 from iceform.validation import unit_roundoff
 
@@ -88,12 +84,13 @@ class ColumnFacts:
 
 def column_facts(
     slopes: Tensor, biases: Tensor, values: Tensor, low: float, high: float, unit: float,
-    *, extra: float = 0.0,
+    *, extra: float = 0.0, window: OrderedWindow | None = None,
 ) -> ColumnFacts:  # fmt: skip
     """Bounds of a look-up's rounding, derivative and size for arguments in [low, high].
 
     Entries are off by ``extra`` units in the last place themselves: by one where they are rounded
-    when they are written, and by more where they are read as an even grid.
+    when they are written, and by more where they are read as an even grid. Logits are those of
+    :math:`s_k z + b_k`, or of a ``window``.
     """
     s, b, v = (t.detach().double().cpu() for t in (slopes, biases, values))
     if not v.any():
@@ -102,11 +99,11 @@ def column_facts(
     cells = len(edges) - 1
     rows = max(1, tuning.NUMBERS_AT_ONCE // len(s))
     parts = [
-        _cells(s, b, v, edges[i], edges[i + 1], unit, extra)
+        _cells(s, b, v, edges[i], edges[i + 1], unit, extra, window)
         for i in torch.arange(cells).split(rows)
     ]  # fmt: skip
     rounding, slope, largest = (float(max(p[k] for p in parts)) * OUTWARD_MANY for k in range(3))
-    return ColumnFacts(rounding, slope, largest)
+    return ColumnFacts(rounding + (0.0 if window is None else window.tail), slope, largest)
 
 
 def _edges(s: Tensor, b: Tensor, low: float, high: float) -> Tensor:
@@ -127,8 +124,9 @@ def _edges(s: Tensor, b: Tensor, low: float, high: float) -> Tensor:
 
 
 def _cells(
-    s: Tensor, b: Tensor, v: Tensor, left: Tensor, right: Tensor, unit: float, extra: float
-) -> tuple[float, float, float]:
+    s: Tensor, b: Tensor, v: Tensor, left: Tensor, right: Tensor, unit: float, extra: float,
+    window: OrderedWindow | None,
+) -> tuple[float, float, float]:  # fmt: skip
     """The largest bounds over some cells, whose ends are given."""
     middle, half = ((left + right) / 2)[:, None], ((right - left) / 2)[:, None]
     logits = middle * s + b
@@ -139,8 +137,11 @@ def _cells(
     weights = (torch.log_softmax(logits, -1) + tilt).clamp(max=0.0).exp()
     off = (v - at).abs()
     off = off + (weights * off).sum(-1, keepdim=True)
-    products = gamma(2 + extra, unit) * (s.abs() * (middle.abs() + half) + b.abs())
-    errors = products + _exp_errors(logits, tilt, unit)
+    terms = s.abs() * (middle.abs() + half) + b.abs()
+    if window is None:
+        errors = gamma(2 + extra, unit) * terms + _exp_errors(logits, tilt, unit)
+    else:
+        errors = gamma(extra, unit) * terms + window.logit_errors(left, right) + EXP_UNITS * unit
     moved = (weights * errors.expm1() * off).sum(-1) * (weights * errors).sum(-1).exp()
     size = (weights * v.abs()).sum(-1)
     sums = _sum_errors(weights, unit)
@@ -172,28 +173,29 @@ def table_facts(
     table: TablePair, dtype: torch.dtype, backend: str = "literal"
 ) -> tuple[ColumnFacts, ColumnFacts]:
     """Of both columns over the table's range, as they are in a prompt of this dtype."""
-    unit = unit_roundoff(dtype)
-    extra = float(dtype != torch.float64) + (GRID_UNITS if backend == "fused" else 0.0)
-    keys, ends = (table.slopes, table.biases), (table.low, table.high)
-    f, g = (column_facts(*keys, v, *ends, unit, extra=extra) for v in (table.f, table.g))
-    if backend == "fused":
-        return tuple(_windowed(*keys, v, at, dtype) for v, at in ((table.f, f), (table.g, g)))  # type: ignore[return-value]
-    return f, g
+    first, second = (_facts(table, v, dtype, backend) for v in (table.f, table.g))
+    return first, second
 
 
-def _windowed(
-    slopes: Tensor, biases: Tensor, values: Tensor, facts: ColumnFacts, dtype: torch.dtype
-) -> ColumnFacts:
-    """The same for a look-up that may be made in a window of an even grid."""
-    table = uniform(slopes, biases, values) if facts.largest else None
-    if table is None:
-        return facts
-    unit, reach = unit_roundoff(dtype), max(abs(table.low), abs(table.high))
-    model = RoundingModel(unit, True, reach, 1, table.half_width(unit))
-    closed = (CLOSED_UNITS + 8) * unit * facts.largest  # a parabola's own, and evaluating it
-    if isinstance(closed_form(table, dtype), Rational):
-        closed = rational_rounding(table, facts.slope, float(values.abs().max()), unit)
-    return replace(facts, rounding=facts.rounding + table.rounding(model) + closed)
+def _facts(table: TablePair, values: Tensor, dtype: torch.dtype, backend: str) -> ColumnFacts:
+    """Of one column, for each way in which a backend may look it up."""
+    unit, written = unit_roundoff(dtype), float(dtype != torch.float64)
+    entries, ends = (table.slopes, table.biases, values), (table.low, table.high)
+    if backend != "fused" or not values.any():
+        return column_facts(*entries, *ends, unit, extra=written)
+    even = uniform(*entries)
+    off_grid = 0.0 if even is None else GRID_UNITS
+    found = column_facts(*entries, *ends, unit, extra=written + off_grid)
+    if even is not None:
+        reach = max(abs(even.low), abs(even.high))
+        model = RoundingModel(unit, True, reach, 1, even.half_width(unit))
+        closed = (CLOSED_UNITS + 8) * unit * found.largest  # a parabola's own, and evaluating it
+        found = replace(found, rounding=found.rounding + even.rounding(model) + closed)
+    window = OrderedWindow.of(*(t.to(dtype) for t in entries))
+    if window is None:
+        return found
+    near = column_facts(*entries, *ends, unit, extra=written, window=window)
+    return replace(found, rounding=max(found.rounding, near.rounding))
 
 
 @dataclass(frozen=True)

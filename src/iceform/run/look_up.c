@@ -20,6 +20,21 @@ typedef struct {
     int64_t half, affine, bounded, tokens;
 } shape;
 
+/* A column of a table whose keys are in order: width entries of a window, and how many cells, a power
+   of two, are searched. It is a parabola a z^2 + b z + d from low to high, where it is closed. Numbers
+   that are pointed to have the precision of the look-up. */
+typedef struct {
+    int64_t width, search, closed;
+    double a, b, d, low, high;
+    const void *ends, *origins, *slopes, *offsets, *column;
+    const int32_t *first;
+} side;
+
+/* Sizes of an array of three axes, and the strides of two operands; 0 where all are the same. */
+typedef struct {
+    int64_t sizes[3], a[3], b[3];
+} axes;
+
 #define REAL float
 #define WORD int32_t
 #define NAME(x) x##_float32
@@ -252,6 +267,99 @@ void NAME(look_up)(const REAL *z, REAL *out, int64_t count, const shape *s, cons
     NAME(all)(NAME(lanes), z, out, count, s, numbers, ratios, values);
 }
 
+INLINE REAL NAME(sum)(NAME(line) a) {
+    REAL parts[NAME(WIDE)];
+    memcpy(parts, &a, sizeof a);
+    for (int width = NAME(WIDE) / 2; width > 0; width /= 2)
+        for (int k = 0; k < width; k++) parts[k] += parts[k + width];
+    return parts[0];
+}
+
+/* e^t of a line for t <= 0, to a unit in the last place; 0 below LEAST and where t is no number. */
+INLINE NAME(line) NAME(falling)(NAME(line) t) {
+    static const REAL series[TERMS] = TAYLOR;
+    NAME(bits) there = (NAME(bits))(t >= (REAL)LEAST);
+    NAME(line) held = (NAME(line))((NAME(bits))t & there);
+    NAME(line) whole = held * LOG2E + MAGIC, n = whole - MAGIC;
+    NAME(line) r = (held - n * LN2_HIGH) - n * LN2_LOW;
+    NAME(line) sum = series[TERMS - 1] - (NAME(line)){0};
+    for (int k = TERMS - 2; k >= 0; k--) sum = sum * r + series[k];
+    NAME(line) power = (NAME(line))(((NAME(bits))whole + (WORD)BIAS) << BITS);
+    return (NAME(line))((NAME(bits))(sum * power) & there);
+}
+
+/* A(z) of count entries for keys in order. Cell j is between two ends, and there entry j weighs most:
+   entry k weighs e^(slope_k - slope_j)(z - origin_j) + offset_jk relative to it. */
+static void NAME(ordered)(const REAL *z, REAL *out, int64_t count, const side *s) {
+    const REAL *ends = s->ends, *origins = s->origins, *slopes = s->slopes;
+    int32_t cells[LANES] = {0};
+    for (int32_t step = (int32_t)(s->search / 2); step > 0; step /= 2)
+        for (int i = 0; i < count; i++) cells[i] += ends[cells[i] + step - 1] < z[i] ? step : 0;
+    for (int i = 0; i < count; i++) {
+        int32_t j = cells[i], first = s->first[j];
+        const REAL *offset = (const REAL *)s->offsets + j * s->width;
+        const REAL *slope = slopes + first, *value = (const REAL *)s->column + first;
+        REAL t = z[i] - origins[j], own = slopes[j];
+        NAME(line) mass = {0}, total = {0};
+        for (int64_t k = 0; k < s->width; k += NAME(WIDE)) {
+            NAME(line) logit = (NAME(load)(slope + k) - own) * t + NAME(load)(offset + k);
+            NAME(line) weight = NAME(falling)(logit);
+            mass += weight;
+            total += weight * NAME(load)(value + k);
+        }
+        out[i] = NAME(sum)(total) / NAME(sum)(mass) + 0 * t;
+    }
+}
+
+/* The column at count entries. */
+static void NAME(column)(const REAL *z, REAL *out, int64_t count, const side *s) {
+    int inside = s->closed != 0;
+    if (inside) {
+        REAL low = (REAL)s->low, high = (REAL)s->high;
+        REAL a = (REAL)s->a, b = (REAL)s->b, d = (REAL)s->d;
+        for (int i = 0; i < count; i++) {
+            inside &= (z[i] >= low) & (z[i] <= high);
+            out[i] = (z[i] * a + b) * z[i] + d;
+        }
+    }
+    if (!inside) NAME(ordered)(z, out, count, s);
+}
+
+/* Entries of an operand of three axes, in order, from entry start on. */
+INLINE void NAME(gather)(const REAL *x, REAL *out, int64_t start, int64_t count,
+                            const int64_t *sizes, const int64_t *strides) {
+    int64_t k = start % sizes[2], j = start / sizes[2] % sizes[1], i = start / sizes[2] / sizes[1];
+    for (int64_t at = 0; at < count; at++) {
+        out[at] = x[i * strides[0] + j * strides[1] + k * strides[2]];
+        if (++k == sizes[2]) {
+            k = 0;
+            if (++j == sizes[1]) j = 0, i++;
+        }
+    }
+}
+
+/* F(a + b) - G(a - b) of count entries from start on; a side without entries is 0. */
+void NAME(instruct)(const REAL *a, const REAL *b, REAL *out, const axes *x, const side *plus,
+                    const side *minus, int64_t start, int64_t count) {
+    REAL first[LANES], second[LANES], z[LANES], found[LANES], taken[LANES];
+    for (int64_t end = start + count; start < end; start += LANES) {
+        int64_t here = end - start < LANES ? end - start : LANES;
+        NAME(gather)(a, first, start, here, x->sizes, x->a);
+        NAME(gather)(b, second, start, here, x->sizes, x->b);
+        memset(found, 0, sizeof found);
+        if (plus->width) {
+            for (int i = 0; i < here; i++) z[i] = first[i] + second[i];
+            NAME(column)(z, found, here, plus);
+        }
+        if (minus->width) {
+            for (int i = 0; i < here; i++) z[i] = first[i] - second[i];
+            NAME(column)(z, taken, here, minus);
+            for (int i = 0; i < here; i++) found[i] -= taken[i];
+        }
+        memcpy(out + start, found, here * sizeof *out);
+    }
+}
+
 #define SIZE(x) ((x) & (WORD)~((WORD)1 << (8 * sizeof(WORD) - 1)))
 #define HIGHEST ((WORD)(2 * BIAS - 2) << BITS) /* powers of two whose inverses are numbers too */
 #define LOWEST ((WORD)8 << BITS)
@@ -337,14 +445,6 @@ static NAME(rows) NAME(describe)(const REAL *w, int64_t dim) {
         r.last_w[NAME(WIDE) - dim + k] = w[k];
     }
     return r;
-}
-
-INLINE REAL NAME(sum)(NAME(line) a) {
-    REAL parts[NAME(WIDE)];
-    memcpy(parts, &a, sizeof a);
-    for (int width = NAME(WIDE) / 2; width > 0; width /= 2)
-        for (int k = 0; k < width; k++) parts[k] += parts[k + width];
-    return parts[0];
 }
 
 /* |a| by its bits, which are in order, not-a-number last. */

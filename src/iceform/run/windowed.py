@@ -35,6 +35,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import hashlib
+import math
 import os
 import platform
 import shlex
@@ -48,7 +49,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,8 @@ import torch
 from torch import Tensor
 
 from iceform import tuning
+from iceform.arithmetic.units import next_power_of_two
+from iceform.run.ordered import OrderedWindow
 from iceform.tables import Grid, Interpolant
 from iceform.tables.local import line_of
 from iceform.tables.storage import folder
@@ -316,6 +319,23 @@ class _Shape(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int64) for name in ("half", "affine", "bounded", "tokens")]
 
 
+class _Side(ctypes.Structure):
+    """``side`` of look_up.c."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("width", "search", "closed")),
+        *((name, ctypes.c_double) for name in ("a", "b", "d", "low", "high")),
+        *((name, ctypes.c_void_p) for name in ("ends", "origins", "slopes", "offsets", "column")),
+        ("first", ctypes.c_void_p),
+    ]
+
+
+class _Axes(ctypes.Structure):
+    """``axes`` of look_up.c."""
+
+    _fields_ = [(name, ctypes.c_int64 * 3) for name in ("sizes", "a", "b")]
+
+
 # ---------------------------------------------------------------------------------------------
 # the library of loops in C
 # ---------------------------------------------------------------------------------------------
@@ -474,6 +494,66 @@ def looped(what: str, z: Tensor, kind: tuple[int, bool, bool], operands: _Operan
 
     _shared_out(part, range(0, z.numel(), tuning.WINDOWED_PART))
     return out
+
+
+class Side:
+    """A column of a table for the loops in C.
+
+    Parameters
+    ----------
+    window
+        Its entries.
+    parabola
+        Coefficients of z^2, z and 1, and from where to where the column is that parabola.
+    """
+
+    def __init__(
+        self, window: OrderedWindow, parabola: tuple[float, float, float, float, float] | None
+    ) -> None:
+        search = next_power_of_two(len(window.first))
+        ends = torch.nn.functional.pad(window.ends, (0, search - len(window.first)), value=math.inf)
+        held = (
+            ends, window.origins, window.slopes, window.offsets, window.column, window.first,
+        )  # fmt: skip
+        width, closed = window.offsets.shape[1], parabola is not None
+        at = _Side(width, search, closed, *(parabola or [0.0] * 5), *(t.data_ptr() for t in held))
+        self.held, self.address = held, ctypes.byref(at)
+
+
+_NO_SIDE = ctypes.byref(_Side())
+
+
+def instruct(a: Tensor, b: Tensor, plus: Side | None, minus: Side | None) -> Tensor:
+    """F(a + b) - G(a - b), shapes (i, j, k) that agree or are 1; a side that is None is 0."""
+    library = _library.get()
+    assert library is not None
+    call = getattr(library, f"instruct_{_DTYPES[a.dtype]}")
+    shape, axes = _axes(a.shape, a.stride(), b.shape, b.stride())
+    out = a.new_empty(shape)
+    at = a.data_ptr(), b.data_ptr(), out.data_ptr()
+    sides = (_NO_SIDE if side is None else side.address for side in (plus, minus))
+    call = partial(call, *map(ctypes.c_void_p, at), axes, *sides)
+    count = out.numel()
+
+    def part(start: int) -> None:
+        call(ctypes.c_int64(start), ctypes.c_int64(min(tuning.WINDOWED_PART, count - start)))
+
+    _shared_out(part, range(0, count, tuning.WINDOWED_PART))
+    return out
+
+
+@lru_cache(maxsize=512)
+def _axes(
+    first: torch.Size, strides: tuple[int, ...], second: torch.Size, others: tuple[int, ...]
+) -> tuple[tuple[int, ...], Any]:
+    """The shape of an answer, and how operands of these shapes and strides are read."""
+    shape = tuple(map(max, first, second))
+    each = [
+        [step if size > 1 else 0 for size, step in zip(*one, strict=True)]
+        for one in ((first, strides), (second, others))
+    ]
+    numbers = ctypes.c_int64 * 3
+    return shape, ctypes.byref(_Axes(numbers(*shape), *(numbers(*steps) for steps in each)))
 
 
 def read(
