@@ -135,7 +135,8 @@ class FrozenLayers:
         """What the literal weights take."""
         s, at = self.sizes, self.features
         attending = at.total * (2 * (s.head_dim + s.tokens) + s.value_dim) + s.tokens**2
-        return torch.finfo(self.dtype).bits // 8 * (self.rows.parameters() + attending)
+        reading, before = self.rows.sizes()
+        return self.dtype.itemsize * (reading.parameters + before + attending)
 
     @cached_property
     def network(self) -> FrozenNetwork:
