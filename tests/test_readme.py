@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-SHELL = re.findall(r"^python (-c .+)$", README, re.MULTILINE)
+SHELL = re.findall(r'^python (-c ".+?")$', README, re.MULTILINE | re.DOTALL)
 EXTRAS = ["export"]  # which the README says to install
 
 

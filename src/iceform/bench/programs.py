@@ -37,6 +37,11 @@ _KEYS = torch.tensor([[a, b, c] for a in (-1.0, 1.0) for b in (-1.0, 1.0) for c 
 Tokens = Mapping[str, Tensor]  # by block, (tokens, size), and "ids"
 
 
+def _as_drawn(ids: Tensor) -> Tensor:
+    """Words as they were drawn, in a tensor of their own."""
+    return ids.clone()
+
+
 @dataclass(frozen=True, eq=False)
 class BenchProgram:
     """An algorithm as a design, with the words that its prompts are made of.
@@ -88,7 +93,7 @@ class BenchProgram:
     steps: int = 1
     target: str = "gpt2"
     scores: Float[Tensor, "v f"] | None = None
-    follows: Callable[[Tensor], Tensor] = field(default=torch.clone, repr=False)
+    follows: Callable[[Tensor], Tensor] = field(default=_as_drawn, repr=False)
     softens: bool = True
     pairs: int = 8
 

@@ -522,7 +522,7 @@ class Result(Pretrained, kept_as="Result"):
 
     @cached_property
     def enclosure(self) -> Enclosure | None:
-        """After the fact: how far this answer is from the exact one; None where nothing tells."""
+        """How far this answer is from the exact one, after the fact; None where nothing tells."""
         return self.enclosed() if callable(self.enclosed) else self.enclosed
 
     @property

@@ -31,7 +31,7 @@ export const LESSON = [
   { title: 'Break the margin', inside: true, state: { algorithm: 'ridge', panel: 'margin', margin: 1 },
     says: () => ['Points share a prompt, and a margin M in the weights keeps a query in its own block. Here it was lowered from 2⁵⁰ to 2: attention leaks into the blocks of other points. '
       + 'Raise it until nothing does. A lower margin is another network, and its digest says so.'] },
-  { title: 'A computer', inside: true, state: { panel: 'program', program: 'least_squares', cycle: 4 },
+  { title: 'A computer', inside: true, state: { panel: 'program', program: 'least_squares', cycle: 5 },
     says: () => ['Look-ups compose into one instruction, F(a + b) − G(a − b), and that is a computer: program, memory and data are tokens, and one frozen block, applied again and again, '
       + 'executes them. Press Step: the instruction moves on, and what it wrote is marked.'] },
   { title: 'A GPT-2 that runs what you type', inside: true, state: { panel: 'text' },

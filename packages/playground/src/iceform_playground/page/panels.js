@@ -164,6 +164,9 @@ const looksUp = (entry) => entry.descends;
 const named = ({ regime }) => (regime === 'hard' ? 'hard' : 'spectral');
 const NO_LOSS = 'This algorithm looks no loss up. Choose one that descends, ridge or your own loss say.';
 
+/** What a table holds, in words: a loss's own name with a prime is its derivative. */
+const told = (name) => (name.endsWith("'") ? `the derivative of the ${name.slice(0, -1)} loss` : name);
+
 async function drawLookup(node, page) {
   if (!looksUp(page.entry)) return node.replaceChildren(about(NO_LOSS));
   const found = await ask('lookup', lookupQuestion(page.state));
@@ -178,7 +181,7 @@ async function drawLookup(node, page) {
   const reach = el('select', { id: 'pick-reach', onchange: (e) => page.set({ reach: Number(e.target.value) }) },
     ...[1, 2, 4, 8, 16].map((r) => el('option', { value: r, selected: r === page.state.reach }, `[−${r}, ${r}]`)));
   node.replaceChildren(
-    about(`A softmax over ${tables[0].tokens} grid tokens computes ${found.name}. Spectral: attention over several tokens, values fitted, `
+    about(`A softmax over ${tables[0].tokens} grid tokens computes ${told(found.name)}. Spectral: attention over several tokens, values fitted, `
       + 'error exponentially small. Hard: the nearest token wins, and the error falls as one over the tokens.'),
     el('div', { className: 'pickers' },
       el('div', { className: 'field' }, el('label', { for: 'pick-z' }, 'z'), slider),
@@ -239,7 +242,7 @@ async function drawRate(node, page) {
   if (!found) return undefined;
   const box = canvas('Error against grid tokens');
   node.replaceChildren(
-    about(`Largest error of the look-up of ${found.name} on [−${found.reach}, ${found.reach}] by number of grid tokens. `
+    about(`Largest error of the look-up of ${told(found.name)} on [−${found.reach}, ${found.reach}] by number of grid tokens. `
       + 'Dots are measured on 4001 points, lines are '
       + `${weakest(found.rates)}.`),
     box);

@@ -101,7 +101,7 @@ class View {
     const same = new Set(digests.values()).size === 1;
     const list = el('dl', { className: 'facts', id: 'program-facts' });
     described(list, [
-      ['frozen block', `${digest.slice(0, 8)}…${digest.slice(-4)}, ${same ? `the same for ${digests.size} program${digests.size === 1 ? '' : 's'}` : 'CHANGED'}`],
+      ['frozen block', `${digest.slice(0, 8)}…${digest.slice(-4)}, ${!same ? 'CHANGED' : digests.size === 1 ? 'literal weights' : `the same for ${digests.size} programs`}`],
       ...Object.entries(parameters).map(([name, value]) => [name, short(value)]),
       ...Object.entries(outputs).map(([name, value]) => [name === 'value' ? 'answer' : `answer, ${name}`, vector(value)]),
       ['error of an answer', bounded(certificate.error, certificate.kind)],
