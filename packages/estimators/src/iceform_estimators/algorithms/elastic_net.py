@@ -16,7 +16,7 @@ t = 0 that is least squares, or ridge regression, with signs.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import ClassVar
 
 import torch
@@ -46,7 +46,6 @@ from iceform_estimators.tuning import (
     PEER_TOLERANCE,
     PENALTY_SLIDER,
     ROUNDED,
-    SATURATED,
     SLACK,
 )
 
@@ -58,6 +57,7 @@ _HOST = (
 )
 _BURST = 25  # proximal passes between attempts to finish on the support
 _POLISH = 6  # passes of one attempt at most
+_LEVEL = 2.0**10  # in thresholds: far beyond the kinks, as on the playground's page
 _SWAPS = 200  # coefficients that may enter or leave in one attempt
 
 
@@ -100,20 +100,18 @@ class ElasticNet(LinearModel):
     l1_ratio: float = setting(
         0.5, "Share of the absolute values in the penalty, 0 to 1.", low=0, high=1, slider=(0, 1)
     )
-    positive: bool = setting(
-        False, "Whether coefficients must not be negative.", command=False, kw_only=True
-    )
+    _: KW_ONLY
+    positive: bool = setting(False, "Whether coefficients must not be negative.", command=False)
     max_passes: int = setting(
         20000,
         "Most passes of the frozen machine over the data.",
         low=1,
         estimator="max_iter",
-        kw_only=True,
     )
 
-    solver: str = field(default="auto", kw_only=True)
-    bound: float = field(default=1.0, kw_only=True)
-    label_bound: float = field(default=1.0, kw_only=True)
+    solver: str = field(default="auto")
+    bound: float = field(default=1.0)
+    label_bound: float = field(default=1.0)
 
     def l2(self, rows: float) -> float:
         return self.alpha * (1 - self.l1_ratio)
@@ -313,7 +311,7 @@ def soft_threshold(machine: MachineRun, u: Tensor, tau: Tensor) -> Tensor:
     if not bool(active.any()):
         return u
     # Far beyond its kinks the clip is level: what is cut off there is read as the same.
-    ratio = (u[active] / tau[active]).clamp(-SATURATED, SATURATED)
+    ratio = (u[active] / tau[active]).clamp(-_LEVEL, _LEVEL)
     table = CLIP.on(float(ratio.abs().max()))
     left = u[active] - tau[active] * machine.look_up(table, ratio)
     # What is certified to be nothing but the look-up's error is zero.

@@ -143,9 +143,9 @@ def option(
     return {"option": told}
 
 
-def setting(default: Any, says: str, *, kw_only: bool = False, **about: Any) -> Any:
+def setting(default: Any, says: str, **about: Any) -> Any:
     """A field that is an :class:`Option`, ``about`` being what :func:`option` takes."""
-    return field(default=default, kw_only=kw_only, metadata=option(says, **about))
+    return field(default=default, metadata=option(says, **about))
 
 
 @dataclass(frozen=True)
