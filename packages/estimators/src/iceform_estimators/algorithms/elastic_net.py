@@ -16,7 +16,7 @@ t = 0 that is least squares, or ridge regression, with signs.
 from __future__ import annotations
 
 import math
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -33,12 +33,18 @@ from iceform_estimators.machine.problem import (
     Metric,
     Scaling,
     metric_of,
-    needs_sharpening,
 )
-from iceform_estimators.machine.proofs import Dependence, Proof, enclose, lower, norm_of
+from iceform_estimators.machine.proofs import (
+    Dependence,
+    Proof,
+    enclose,
+    norm_of,
+    restricted,
+    unbounded,
+)
 from iceform_estimators.machine.solvers import Iterate, Solution, nesterov
 from iceform_estimators.machine.stream import CLIP
-from iceform_estimators.machine.whitening import evenly, sharpened
+from iceform_estimators.machine.whitening import evenly
 from iceform_estimators.tuning import (
     APART,
     CLOSE,
@@ -333,13 +339,10 @@ def prove_sparse(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> Proof
     :math:`T = \sum_j t_j |w_j| + \sqrt{2 \rho G}` of the penalty, as its residual is within
     sqrt(2 G). Where rank is open, the fitted values are within sqrt(2 n G) all the same.
     """
-    gradient, error, hessian, slips = enclose(problem, w)
-    gap, zero = _screen(problem, w, thresholds, (gradient, error, hessian, slips))
+    gradient, error, *_ = enclosed = enclose(problem, w)
+    gap, zero = _screen(problem, w, thresholds, enclosed)
     kept = ~zero
-    computed = metric_of(hessian[kept][:, kept], problem.source.rows)
-    metric = lower(computed, slips[kept])
-    if needs_sharpening(computed):
-        metric = sharpened(problem, w, hessian, evenly, kept).below
+    computed, metric, _ = restricted(problem, w, enclosed, kept, evenly)
     soft = torch.sign(gradient) * (gradient.abs() - thresholds).clamp(min=0)
     least = torch.where(w == 0, soft, gradient + thresholds * torch.sign(w))
     error = error + 2 * UNIT * thresholds
@@ -372,9 +375,8 @@ def prove_sparse(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> Proof
     if metric is not None and known is not None:
         reach = DerivationStep("D", "sqrt(2 gap)", radius, "root mean square of the fitted values")
         return Proof.of(radius, metric, *steps, reach, support=kept, **vars(known))
-    why = "the least eigenvalue of the Hessian may be zero"
-    unknown = DerivationStep("D", "not bounded", math.inf, why)
-    return Proof.of(math.inf, computed, *steps, unknown, support=kept)
+    nothing = unbounded(computed, "the least eigenvalue of the Hessian may be zero")
+    return replace(nothing, steps=(*steps, *nothing.steps), support=kept)
 
 
 def _box(
@@ -397,7 +399,7 @@ def prove_nonnegative(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> 
     :math:`\sqrt{H_{jj}} D` of v_j: where v_j is larger, w_j* = 0, and the bound of the others is
     taken again without it.
     """
-    gradient, error, hessian, slips = enclose(problem, w)
+    gradient, error, hessian, slips = enclosed = enclose(problem, w)
     bounded = torch.arange(len(w), device=w.device) < len(problem.scaling.mean)
     slope = gradient + torch.where(bounded, thresholds, 0.0)
     off = error + 2 * UNIT * (thresholds + slope.abs())
@@ -408,14 +410,12 @@ def prove_nonnegative(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> 
     steps: list[DerivationStep] = []
     proof: Proof | None = None
     for _ in range(2):
-        computed = metric_of(hessian[kept][:, kept], problem.source.rows)
-        metric = lower(computed, slips[kept])
-        if needs_sharpening(computed):
-            metric = sharpened(problem, w, hessian, evenly, kept).below
+        computed, metric, _ = restricted(problem, w, enclosed, kept, evenly)
         if metric is None or not metric.whole:
-            why = "the least eigenvalue of the Hessian may be zero"
-            unknown = DerivationStep("D", "not bounded", math.inf, why)
-            return proof or Proof.of(math.inf, metric or computed, unknown, support=kept)
+            nothing = unbounded(
+                metric or computed, "the least eigenvalue of the Hessian may be zero"
+            )
+            return proof or replace(nothing, support=kept)
         nu = norm_of(metric, least[kept], error[kept])
         steps.append(DerivationStep("D", "least subgradient under w >= 0", nu, "strong convexity"))
         proof = Proof.of(nu, metric, *steps, support=kept)

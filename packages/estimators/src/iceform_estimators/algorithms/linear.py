@@ -44,14 +44,12 @@ from iceform_estimators.machine.problem import (
     Scaling,
     check_magnitudes,
 )
-from iceform_estimators.machine.program import with_terms
+from iceform_estimators.machine.program import FITTED, with_terms
 from iceform_estimators.machine.proofs import Proof, certificate_of, prove
 from iceform_estimators.machine.solvers import PRECONDITIONERS, Solution, minimise, whitened_at
 from iceform_estimators.machine.sources import split
 from iceform_estimators.machine.stream import read_line, table_of
 from iceform_estimators.tuning import TOLERANCE
-
-FITTED = "fitted - optimally fitted"  # what a certificate bounds where coefficients are open
 
 
 @dataclass(frozen=True, eq=False)
