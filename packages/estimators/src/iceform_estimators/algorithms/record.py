@@ -144,7 +144,21 @@ def option(
 
 
 def setting(default: Any, says: str, **about: Any) -> Any:
-    """A field that is an :class:`Option`, ``about`` being what :func:`option` takes."""
+    """A field of an algorithm that is an :class:`Option`.
+
+    Parameters
+    ----------
+    default, says
+        Where it is not given, and what it does, in one line.
+    about
+        What :func:`option` takes: its range, choices, names.
+
+    Examples
+    --------
+    >>> from iceform_estimators.algorithms import setting
+    >>> setting(1.0, "The penalty's weight.", low=0).metadata["option"]["low"]
+    0
+    """
     return field(default=default, metadata=option(says, **about))
 
 

@@ -327,18 +327,15 @@ def norm_of(metric: Metric, gradient: Tensor, error: Tensor) -> float:
     return metric.norm(gradient) + spread
 
 
-def prove(problem: LinearProblem, w: Tensor, linear: Tensor | None = None) -> Proof:
-    """A bound of the distance from w to the minimiser of F (+ linear.w)."""
+def prove(problem: LinearProblem, w: Tensor) -> Proof:
+    """A bound of the distance from w to the minimiser of F."""
     facts, room = _facts(problem, w)
     stated = problem.loss.facts
     if room is not None and facts.bounds is None and stated is not None:
-        return _as_stated(prove(replace(problem, loss=vouched(replace(problem.loss))), w, linear))
+        return _as_stated(prove(replace(problem, loss=vouched(replace(problem.loss))), w))
     enclosed = enclose(problem, w, facts)
-    if linear is not None:
-        gradient = enclosed[0] + linear
-        enclosed = (gradient, enclosed[1] + UNIT * gradient.abs(), *enclosed[2:])
     found = _by_curvature(problem, w, facts, room, enclosed)
-    if room is not None or linear is not None or not facts.convex:
+    if room is not None or not facts.convex:
         return found
     if found.kind == "estimated":  # what is certain however features depend on each other
         return replace(found, excess=nearby(problem, w, *enclosed[:2]))
