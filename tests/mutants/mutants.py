@@ -251,7 +251,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a gradient does not pass through the network",
         "iceform_estimators/machine/problem.py",
-        "        return [self.machine.total(prompt), beyond]",
+        "        return [read(prompt), beyond]",
         "        f = prompt.table.function\n"
         "        looked = f(prompt.residuals())\n"
         "        looked = looked if prompt.offsets is None else looked - prompt.offsets\n"

@@ -28,8 +28,7 @@ from iceform.arithmetic.balls import balls_of, uppermost
 from iceform.certificates import Certificate, Result, Verification
 from iceform.errors import PrecisionError, ProgramError
 from iceform.validation import tensor_of
-from iceform_estimators._statements import FitRecords
-from iceform_estimators.machine.program import FitRecord, RunData
+from iceform_estimators.machine.program import FitRecord, FitRecords, RunData
 
 _FINER = 3  # times the bits are doubled where an enclosure is too wide to tell
 

@@ -24,13 +24,12 @@ from estimator_tests.exact.lines import written
 from iceform.arithmetic.balls import ball_arithmetic, whole_power
 from iceform.certificates import Result
 from iceform.errors import ProgramError
-from iceform_estimators._statements import Recalled
 from iceform_estimators.algorithms.components import PCA
 from iceform_estimators.algorithms.kernel import KernelRegression
 from iceform_estimators.algorithms.neighbours import KNeighbors, NeighborsMemory
 from iceform_estimators.algorithms.perceptron import Perceptron
 from iceform_estimators.machine.problem import Scaling
-from iceform_estimators.machine.program import RunData
+from iceform_estimators.machine.program import Recalled, RunData
 
 
 def _squares(a: Sequence[Ball], b: Sequence[Ball]) -> Ball:

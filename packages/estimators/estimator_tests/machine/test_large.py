@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from iceform_estimators import ArraySource
-from iceform_estimators.algorithms import Recursion, Ridge
+from iceform_estimators.algorithms import Ridge
 from iceform_estimators.machine import Machine
 from iceform_estimators.machine.problem import Scaling
 from iceform_estimators.machine.sources import fold, longest_chain, rows_at_once
@@ -96,16 +96,6 @@ def test_fold_keeps_the_order_and_its_chain_short(count):
     assert max(depths, default=0) <= longest_chain(count)
 
 
-@pytest.mark.parametrize("chunk", [None, 100, 4096])
-def test_ridge_does_not_depend_on_the_chunks(chunk):
-    x, y = data()
-    program = Ridge(fit_intercept=True)
-    whole = Machine(8).run(program, ArraySource(x, y, len(x)))
-    parts = Machine(8).run(program, ArraySource(x, y, chunk))
-    bound = whole.certificate.error + parts.certificate.error
-    assert float((whole.coef - parts.coef).abs().max()) <= bound
-
-
 def test_sweeps_leave_the_number_of_threads_alone():
     before = torch.get_num_threads()
     try:
@@ -126,18 +116,6 @@ def test_a_pass_is_as_short_as_its_labels_allow():
     """The table covers the labels from the start, so no pass is spent on finding out."""
     x, y = data()
     assert Machine(8).run(Ridge(fit_intercept=True), x, y * 1e6).passes == 2
-
-
-def test_recursion_in_batches_is_the_whole():
-    x, y = data()
-    machine = Machine(8)
-    whole = machine.run(Ridge(fit_intercept=True), x, y)
-    recursion = Recursion(1.0)
-    for part in torch.split(torch.arange(len(x)), 700):
-        found = recursion.update(machine.start(), ArraySource(x[part], y[part]))
-    bound = whole.certificate.error + found.certificate.error
-    off = float((whole.coef - found.coef).abs().max())
-    assert off <= bound < 1e-8, f"{off:.3g} apart, certificates {bound:.3g}"
 
 
 def test_chunks_stay_in_cache():

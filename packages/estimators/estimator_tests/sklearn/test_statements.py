@@ -11,7 +11,7 @@ from estimator_tests.attacks.fits import ridge_in_rationals
 from estimator_tests.exact import verify
 from iceform.certificates import Attestation, Certificate
 from iceform.errors import ProgramError
-from iceform_estimators._statements import attested, together
+from iceform_estimators.machine.program import attested, together
 
 
 def unlike():

@@ -37,10 +37,9 @@ from iceform.certificates import Attestation, Certificate, Ledger, Result
 from iceform.errors import BoundError, ParameterError
 from iceform.validation import guard, plain_array, plain_tensor
 from iceform_estimators._refusals import OF_ESTIMATORS, constraints, refuse
-from iceform_estimators._statements import attested, of_all
 from iceform_estimators.algorithms import EstimationAlgorithm, LinearClassifier, LinearModel
 from iceform_estimators.machine import ArraySource, Machine, Source, stored
-from iceform_estimators.machine.program import moved
+from iceform_estimators.machine.program import attested, moved, of_all
 from iceform_estimators.machine.stream import read_line
 from iceform_estimators.tuning import SLACK, TOLERANCE
 

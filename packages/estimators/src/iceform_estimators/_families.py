@@ -42,10 +42,10 @@ from iceform_estimators._base import (
     kind_of,
     on_host,
 )
-from iceform_estimators._statements import Recalled, together
 from iceform_estimators.algorithms import EstimationAlgorithm
 from iceform_estimators.algorithms.in_memory import in_memory
 from iceform_estimators.machine import ArraySource
+from iceform_estimators.machine.program import Recalled, together
 from iceform_estimators.machine.stream import read_line
 
 _READ = 1024  # samples whose fitted values a fit reads; those of others are read by ``predict``

@@ -19,14 +19,14 @@ from iceform_estimators.algorithms import (
     kinds,
 )
 from iceform_estimators.machine import Scaling, Source
+from iceform_estimators.tuning import PENALTY_SLIDER
 
 MOST_POINTS = 500  # on the board
 SHARES = (0.1, 0.5, 0.9)  # quantiles and expectiles that have tables
 FORMULAS = ("sqrt(z^2 + 0.01)", "log(cosh(4*z))/4", "softplus(z) - z/2", "z^2/2")
-_ROUNDED = 0.1  # width of a rounded corner, on a board of height 2
-_DECADES = 100.0  # a slider that spans more than this goes by powers of ten
+ROUNDED = 0.1  # width of a rounded corner, on a board of height 2
 _TASKS = {"regression": "curve", "classification": "classes", "decomposition": "shape"}
-_PENALTY = Option("alpha", "The penalty's weight.", float, 0.01, low=0, slider=(1e-5, 10))
+_PENALTY = Option("alpha", "The penalty's weight.", float, 0.01, low=0, slider=PENALTY_SLIDER)
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,8 @@ def _start_of(one: Option) -> float:
 
 def _own() -> list[CatalogueEntry]:
     """What only the board has: losses with rounded corners, a typed one, a vote by kernel."""
-    absolute = loss_named("absolute", width=_ROUNDED)
-    hinge = loss_named("hinge", width=_ROUNDED)
+    absolute = loss_named("absolute", width=ROUNDED)
+    hinge = loss_named("hinge", width=ROUNDED)
     gamma = KernelRegression.options()["gamma"]
     return [
         CatalogueEntry(
@@ -180,7 +180,7 @@ def _slider(one: Option) -> dict[str, Any]:
     return {
         "name": one.name, "title": one.says.rstrip("."), "low": low, "high": high,
         "start": _start_of(one), "whole": one.kind is int,
-        "powers": one.kind is float and low > 0 and high / low >= _DECADES,
+        "powers": one.kind is float and low > 0 and high >= 100 * low,
         "zero": one.low == 0 and "low" not in one.open,
         "choices": SHARES if one.name in ("quantile", "expectile") else None,
     }  # fmt: skip

@@ -15,7 +15,8 @@ from iceform.expressions import Loss, ScalarFunction
 from iceform.tables import Interpolant
 from iceform_estimators.algorithms import LinearModel
 from iceform_estimators.machine import CLIP, CLIP_SQUARED, IDENTITY
-from iceform_playground.catalogue import FORMULAS, SHARES, entries
+from iceform_estimators.tuning import CORNER
+from iceform_playground.catalogue import FORMULAS, ROUNDED, SHARES, entries
 
 TOKENS = (33, 65, 129)  # of tables that the sliders can ask for
 _REACHES = tuple(2.0**k for k in range(6))  # residuals on a board of height 2
@@ -23,7 +24,6 @@ _LINES = tuple(2.0**k for k in range(13))  # a line's table costs nothing
 _CLIPS = tuple(2.0**k for k in range(-6, 11))
 _SQUARES = tuple(2.0**k for k in range(11))
 _FARTHEST = 4.0  # from 0 at which a curvature counts for the length of a step
-_FINE_MESH = 4001  # on which errors are measured
 _SIZES = {  # grid tokens whose errors are drawn
     "spectral": (9, 13, 17, 25, 33, 49, 65),
     "hard": (9, 17, 33, 65, 129, 257, 513, 1025),
@@ -66,10 +66,10 @@ def losses() -> Iterator[PageLoss]:
         yield PageLoss(name, "squared")
     yield PageLoss("logistic", "logistic")
     yield PageLoss("svm", "squared_hinge")
-    yield PageLoss("absolute", "absolute", {"width": 0.1})
-    yield PageLoss("hinge", "hinge", {"width": 0.1})
+    yield PageLoss("absolute", "absolute", {"width": ROUNDED})
+    yield PageLoss("hinge", "hinge", {"width": ROUNDED})
     for share in SHARES:
-        yield PageLoss("quantile", "quantile", {"quantile": share, "width": 0.05})
+        yield PageLoss("quantile", "quantile", {"quantile": share, "width": CORNER})
         yield PageLoss("expectile", "expectile", {"expectile": share})
     for formula in FORMULAS:
         yield PageLoss("custom", formula, formula=formula)
@@ -129,7 +129,7 @@ def _rates(f: ScalarFunction) -> dict[str, Any]:
 
 def _rate(f: ScalarFunction, regime: str) -> dict[str, Any]:
     f = ScalarFunction.of(f, -_FARTHEST, _FARTHEST)
-    z = torch.linspace(-_FARTHEST, _FARTHEST, _FINE_MESH, dtype=torch.float64)
+    z = torch.linspace(-_FARTHEST, _FARTHEST, 4001, dtype=torch.float64)
     tables = {n: table for n in _SIZES[regime] if (table := _sized(f, regime, n)) is not None}
     return {
         "regime": regime,

@@ -78,7 +78,7 @@ def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else BUILT
     build(folder)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    print(f"{folder}: {size / 1e6:.1f} MB")
+    print(f"{folder}: {size / 10**6:.1f} MB")
 
 
 if __name__ == "__main__":

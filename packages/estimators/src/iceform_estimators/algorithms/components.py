@@ -8,7 +8,7 @@ component's prompt holds the samples with the found ones removed (deflation).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -91,13 +91,13 @@ class PCA(EstimationAlgorithm):
     )
     tol: float = CLOSE
     max_passes: int = 300
+    _: KW_ONLY
     seed: int = setting(
         0,
         "Seed of the random starts.",
         low=0,
         estimator="random_state",
         command=False,
-        kw_only=True,
     )
 
     def count(self, rows: int, dim: int) -> int:

@@ -16,7 +16,7 @@ t = 0 that is least squares, or ridge regression, with signs.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -33,12 +33,18 @@ from iceform_estimators.machine.problem import (
     Metric,
     Scaling,
     metric_of,
-    needs_sharpening,
 )
-from iceform_estimators.machine.proofs import Dependence, Proof, enclose, lower, norm_of
+from iceform_estimators.machine.proofs import (
+    Dependence,
+    Proof,
+    enclose,
+    norm_of,
+    restricted,
+    unbounded,
+)
 from iceform_estimators.machine.solvers import Iterate, Solution, nesterov
 from iceform_estimators.machine.stream import CLIP
-from iceform_estimators.machine.whitening import evenly, sharpened
+from iceform_estimators.machine.whitening import evenly
 from iceform_estimators.tuning import (
     APART,
     CLOSE,
@@ -46,7 +52,6 @@ from iceform_estimators.tuning import (
     PEER_TOLERANCE,
     PENALTY_SLIDER,
     ROUNDED,
-    SATURATED,
     SLACK,
 )
 
@@ -58,6 +63,7 @@ _HOST = (
 )
 _BURST = 25  # proximal passes between attempts to finish on the support
 _POLISH = 6  # passes of one attempt at most
+_LEVEL = 2.0**10  # in thresholds: far beyond the kinks, as on the playground's page
 _SWAPS = 200  # coefficients that may enter or leave in one attempt
 
 
@@ -100,20 +106,18 @@ class ElasticNet(LinearModel):
     l1_ratio: float = setting(
         0.5, "Share of the absolute values in the penalty, 0 to 1.", low=0, high=1, slider=(0, 1)
     )
-    positive: bool = setting(
-        False, "Whether coefficients must not be negative.", command=False, kw_only=True
-    )
+    _: KW_ONLY
+    positive: bool = setting(False, "Whether coefficients must not be negative.", command=False)
     max_passes: int = setting(
         20000,
         "Most passes of the frozen machine over the data.",
         low=1,
         estimator="max_iter",
-        kw_only=True,
     )
 
-    solver: str = field(default="auto", kw_only=True)
-    bound: float = field(default=1.0, kw_only=True)
-    label_bound: float = field(default=1.0, kw_only=True)
+    solver: str = field(default="auto")
+    bound: float = field(default=1.0)
+    label_bound: float = field(default=1.0)
 
     def l2(self, rows: float) -> float:
         return self.alpha * (1 - self.l1_ratio)
@@ -313,7 +317,7 @@ def soft_threshold(machine: MachineRun, u: Tensor, tau: Tensor) -> Tensor:
     if not bool(active.any()):
         return u
     # Far beyond its kinks the clip is level: what is cut off there is read as the same.
-    ratio = (u[active] / tau[active]).clamp(-SATURATED, SATURATED)
+    ratio = (u[active] / tau[active]).clamp(-_LEVEL, _LEVEL)
     table = CLIP.on(float(ratio.abs().max()))
     left = u[active] - tau[active] * machine.look_up(table, ratio)
     # What is certified to be nothing but the look-up's error is zero.
@@ -335,13 +339,10 @@ def prove_sparse(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> Proof
     :math:`T = \sum_j t_j |w_j| + \sqrt{2 \rho G}` of the penalty, as its residual is within
     sqrt(2 G). Where rank is open, the fitted values are within sqrt(2 n G) all the same.
     """
-    gradient, error, hessian, slips = enclose(problem, w)
-    gap, zero = _screen(problem, w, thresholds, (gradient, error, hessian, slips))
+    gradient, error, *_ = enclosed = enclose(problem, w)
+    gap, zero = _screen(problem, w, thresholds, enclosed)
     kept = ~zero
-    computed = metric_of(hessian[kept][:, kept], problem.source.rows)
-    metric = lower(computed, slips[kept])
-    if needs_sharpening(computed):
-        metric = sharpened(problem, w, hessian, evenly, kept).below
+    computed, metric, _ = restricted(problem, w, enclosed, kept, evenly)
     soft = torch.sign(gradient) * (gradient.abs() - thresholds).clamp(min=0)
     least = torch.where(w == 0, soft, gradient + thresholds * torch.sign(w))
     error = error + 2 * UNIT * thresholds
@@ -374,9 +375,8 @@ def prove_sparse(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> Proof
     if metric is not None and known is not None:
         reach = DerivationStep("D", "sqrt(2 gap)", radius, "root mean square of the fitted values")
         return Proof.of(radius, metric, *steps, reach, support=kept, **vars(known))
-    why = "the least eigenvalue of the Hessian may be zero"
-    unknown = DerivationStep("D", "not bounded", math.inf, why)
-    return Proof.of(math.inf, computed, *steps, unknown, support=kept)
+    nothing = unbounded(computed, "the least eigenvalue of the Hessian may be zero")
+    return replace(nothing, steps=(*steps, *nothing.steps), support=kept)
 
 
 def _box(
@@ -399,7 +399,7 @@ def prove_nonnegative(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> 
     :math:`\sqrt{H_{jj}} D` of v_j: where v_j is larger, w_j* = 0, and the bound of the others is
     taken again without it.
     """
-    gradient, error, hessian, slips = enclose(problem, w)
+    gradient, error, hessian, slips = enclosed = enclose(problem, w)
     bounded = torch.arange(len(w), device=w.device) < len(problem.scaling.mean)
     slope = gradient + torch.where(bounded, thresholds, 0.0)
     off = error + 2 * UNIT * (thresholds + slope.abs())
@@ -410,14 +410,12 @@ def prove_nonnegative(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> 
     steps: list[DerivationStep] = []
     proof: Proof | None = None
     for _ in range(2):
-        computed = metric_of(hessian[kept][:, kept], problem.source.rows)
-        metric = lower(computed, slips[kept])
-        if needs_sharpening(computed):
-            metric = sharpened(problem, w, hessian, evenly, kept).below
+        computed, metric, _ = restricted(problem, w, enclosed, kept, evenly)
         if metric is None or not metric.whole:
-            why = "the least eigenvalue of the Hessian may be zero"
-            unknown = DerivationStep("D", "not bounded", math.inf, why)
-            return proof or Proof.of(math.inf, metric or computed, unknown, support=kept)
+            nothing = unbounded(
+                metric or computed, "the least eigenvalue of the Hessian may be zero"
+            )
+            return proof or replace(nothing, support=kept)
         nu = norm_of(metric, least[kept], error[kept])
         steps.append(DerivationStep("D", "least subgradient under w >= 0", nu, "strong convexity"))
         proof = Proof.of(nu, metric, *steps, support=kept)

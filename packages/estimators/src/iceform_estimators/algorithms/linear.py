@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -44,14 +44,12 @@ from iceform_estimators.machine.problem import (
     Scaling,
     check_magnitudes,
 )
-from iceform_estimators.machine.program import with_terms
+from iceform_estimators.machine.program import FITTED, with_terms
 from iceform_estimators.machine.proofs import Proof, certificate_of, prove
 from iceform_estimators.machine.solvers import PRECONDITIONERS, Solution, minimise, whitened_at
 from iceform_estimators.machine.sources import split
 from iceform_estimators.machine.stream import read_line, table_of
 from iceform_estimators.tuning import TOLERANCE
-
-FITTED = "fitted - optimally fitted"  # what a certificate bounds where coefficients are open
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,32 +99,28 @@ class LinearModel(EstimationAlgorithm):
     family: ClassVar[str] = "line"
     response: ClassVar[Callable[[Tensor], Tensor] | None] = None
 
+    _: KW_ONLY
     fit_intercept: bool = setting(
-        True, "Whether there is an intercept; it is not penalised.", command=False, kw_only=True
+        True, "Whether there is an intercept; it is not penalised.", command=False
     )
     tol: float = setting(
         TOLERANCE,
         "Length of the last step, relative to the coefficients.",
         low=0,
         open="low",
-        kw_only=True,
     )
     max_passes: int = setting(
         1000,
         "Most passes of the frozen machine over the data.",
         low=0,
         estimator="max_iter",
-        kw_only=True,
     )
     precondition: str = setting(
         "whiten",
         "How steps are scaled: whiten (Newton's method), diagonal or none (momentum).",
         choices=PRECONDITIONERS,
-        kw_only=True,
     )
-    begin: tuple[Tensor, Tensor] | None = field(
-        default=None, kw_only=True, compare=False, repr=False
-    )
+    begin: tuple[Tensor, Tensor] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()

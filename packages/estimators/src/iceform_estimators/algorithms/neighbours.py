@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -94,11 +94,11 @@ class KNeighbors(EstimationAlgorithm):
     example = staticmethod(wave)
 
     n_neighbors: int = setting(5, "How many neighbours are averaged.", low=1, slider=(1, 50))
+    _: KW_ONLY
     weights: str = setting(
         "uniform",
         "How they are weighed: uniform, or by the inverse of the distance.",
         choices=("uniform", "distance"),
-        kw_only=True,
     )
 
     def opening(self, machine: MachineRun, source: Source) -> SoftmaxAverage:

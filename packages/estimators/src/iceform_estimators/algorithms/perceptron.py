@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import ClassVar
 
@@ -74,12 +74,12 @@ class Perceptron(LinearClassifier):
     penalised: ClassVar[bool] = False
     example = staticmethod(blobs)
 
+    _: KW_ONLY
     max_passes: int = setting(
         100,
         "Most passes of the frozen machine over the data.",
         low=1,
         estimator="max_iter",
-        kw_only=True,
     )
     tol: float = field(default=TOLERANCE, init=False)  # a mistake is a mistake
     precondition: str = field(default="diagonal", init=False)

@@ -143,9 +143,23 @@ def option(
     return {"option": told}
 
 
-def setting(default: Any, says: str, *, kw_only: bool = False, **about: Any) -> Any:
-    """A field that is an :class:`Option`, ``about`` being what :func:`option` takes."""
-    return field(default=default, kw_only=kw_only, metadata=option(says, **about))
+def setting(default: Any, says: str, **about: Any) -> Any:
+    """A field of an algorithm that is an :class:`Option`.
+
+    Parameters
+    ----------
+    default, says
+        Where it is not given, and what it does, in one line.
+    about
+        What :func:`option` takes: its range, choices, names.
+
+    Examples
+    --------
+    >>> from iceform_estimators.algorithms import setting
+    >>> setting(1.0, "The penalty's weight.", low=0).metadata["option"]["low"]
+    0
+    """
+    return field(default=default, metadata=option(says, **about))
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,9 @@ class Recursion:
         """Sums of products in pairs of numbers, as long as every batch is small."""
         if self.rows and self._sums is None:
             return
-        small = not batch.weighed and batch.rows * encoding.scaling.dim**2 <= PAIRS
+        small = (
+            not batch.weighed and batch.rows * encoding.scaling.dim**2 <= PAIRS // 16
+        )  # p x p at once
         if not small:
             self._sums = None
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import ClassVar
 
 import torch
@@ -54,12 +54,11 @@ class Ridge(LinearModel):
 
     alpha: float = setting(1.0, "The penalty's weight.", low=0, slider=C_SLIDER)
 
-    positive: bool = setting(
-        False, "Whether coefficients must not be negative.", command=False, kw_only=True
-    )
-    solver: str = field(default="auto", kw_only=True)
-    bound: float = field(default=1.0, kw_only=True)
-    label_bound: float = field(default=1.0, kw_only=True)
+    _: KW_ONLY
+    positive: bool = setting(False, "Whether coefficients must not be negative.", command=False)
+    solver: str = field(default="auto")
+    bound: float = field(default=1.0)
+    label_bound: float = field(default=1.0)
 
     def l2(self, rows: float) -> float:
         return self.alpha / rows

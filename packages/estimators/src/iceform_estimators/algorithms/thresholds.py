@@ -30,18 +30,17 @@ from torch import Tensor
 from iceform.arithmetic import NOISE, UNIT
 from iceform.certificates import DerivationStep
 from iceform_estimators.machine.convexity_bounds import nearby, of_degree_one
-from iceform_estimators.machine.problem import LinearProblem, metric_of, needs_sharpening
+from iceform_estimators.machine.problem import LinearProblem
 from iceform_estimators.machine.proofs import (
     Proof,
     enclose,
-    lower,
     norm_of,
+    restricted,
     self_concordant,
     unbounded,
     weigh_by,
 )
 from iceform_estimators.machine.solvers import Solution
-from iceform_estimators.machine.whitening import sharpened
 from iceform_estimators.tuning import (
     ACCEPT,
     CLOSE,
@@ -212,9 +211,9 @@ def _lowest(
 
 def prove_penalised(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> Proof:
     """A bound of the distance from w to the minimiser of F(w) + sum_j t_j |w_j|."""
-    facts, rows = problem.curvature, problem.source.rows
+    facts = problem.curvature
     assert facts.concordance is not None
-    gradient, error, hessian, slips = enclose(problem, w)
+    gradient, error, hessian, slips = enclosed = enclose(problem, w)
     error = error + 4 * UNIT * thresholds  # a penalty over a scale
     steep = gradient.abs() + error
     least = torch.where(
@@ -225,10 +224,7 @@ def prove_penalised(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> Pr
     excess = of_degree_one(problem, nearby(problem, w, least, off))
     kept = (w != 0) | (steep >= (1 - 1 / FAR) * thresholds)
     for _ in range(GROWTHS):
-        metric = metric_of(hessian[kept][:, kept], rows)
-        below = lower(metric, slips[kept])
-        if below is None or needs_sharpening(metric):
-            below = sharpened(problem, w, hessian, weigh_by(problem, facts), kept).below
+        metric, below, _ = restricted(problem, w, enclosed, kept, weigh_by(problem, facts))
         if below is None or not below.whole:
             why = "the curvature on the coefficients beside 0 may be zero"
             return replace(unbounded(metric, why), support=kept, excess=excess)

@@ -712,7 +712,15 @@ def swept(
 
 
 def gram_of(source: Source, encoding: Encoding, w: Tensor, bend: Callable[..., Tensor]) -> Tensor:
-    """sum_i c_i bend(w.x_i - y_i) x_i x_i' over the samples."""
+    """sum_i c_i bend(w.x_i - y_i) x_i x_i' over the samples.
+
+    Parameters
+    ----------
+    source, encoding
+        The data, and how a chunk of them becomes samples and labels.
+    w, bend
+        Coefficients, and what residuals weigh a sample by; ``torch.ones_like`` for all alike.
+    """
 
     def gram(x: Tensor, y: Tensor) -> list[Tensor]:
         samples, labels, _ = encoding(x, y)

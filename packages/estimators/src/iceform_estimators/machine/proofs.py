@@ -304,6 +304,19 @@ def enclose(problem: LinearProblem, w: Tensor, facts: Curvature | None = None) -
     return gradient, error, gram / weight + torch.diag(problem.ridge), slips
 
 
+def restricted(
+    problem: LinearProblem, w: Tensor, enclosed: Enclosed, kept: Tensor, weigh: Weigh
+) -> tuple[Metric, Metric | None, float]:
+    """The metric of some coefficients, one that is surely below it, and how far T'HT is from 1."""
+    hessian, slips = enclosed[2], enclosed[3][kept]
+    computed = metric_of(hessian[kept][:, kept], problem.source.rows)
+    below = lower(computed, slips)
+    if below is not None and not needs_sharpening(computed):
+        return computed, below, apart_of(computed, slips)
+    white = sharpened(problem, w, hessian, weigh, kept)
+    return white.metric, white.below, white.apart
+
+
 def norm_of(metric: Metric, gradient: Tensor, error: Tensor) -> float:
     """||g||_{H^{-1}} for any g within ``error`` of the computed one."""
     spread = float((metric.whitener.abs().mT @ error).norm())
@@ -314,18 +327,15 @@ def norm_of(metric: Metric, gradient: Tensor, error: Tensor) -> float:
     return metric.norm(gradient) + spread
 
 
-def prove(problem: LinearProblem, w: Tensor, linear: Tensor | None = None) -> Proof:
-    """A bound of the distance from w to the minimiser of F (+ linear.w)."""
+def prove(problem: LinearProblem, w: Tensor) -> Proof:
+    """A bound of the distance from w to the minimiser of F."""
     facts, room = _facts(problem, w)
     stated = problem.loss.facts
     if room is not None and facts.bounds is None and stated is not None:
-        return _as_stated(prove(replace(problem, loss=vouched(replace(problem.loss))), w, linear))
+        return _as_stated(prove(replace(problem, loss=vouched(replace(problem.loss))), w))
     enclosed = enclose(problem, w, facts)
-    if linear is not None:
-        gradient = enclosed[0] + linear
-        enclosed = (gradient, enclosed[1] + UNIT * gradient.abs(), *enclosed[2:])
     found = _by_curvature(problem, w, facts, room, enclosed)
-    if room is not None or linear is not None or not facts.convex:
+    if room is not None or not facts.convex:
         return found
     if found.kind == "estimated":  # what is certain however features depend on each other
         return replace(found, excess=nearby(problem, w, *enclosed[:2]))
@@ -366,12 +376,9 @@ def _weakly(
 def _by_curvature(
     problem: LinearProblem, w: Tensor, facts: Curvature, room: _Room | None, enclosed: Enclosed
 ) -> Proof:
-    gradient, error, hessian, slips = enclosed
-    computed = metric_of(hessian, problem.source.rows)
-    metric, apart = lower(computed, slips), apart_of(computed, slips)
-    if metric is None or needs_sharpening(computed):
-        white = sharpened(problem, w, hessian, weigh_by(problem, facts))
-        computed, metric, apart = white.metric, white.below, white.apart
+    gradient, error, _, _ = enclosed
+    every = torch.ones_like(w, dtype=torch.bool)
+    computed, metric, apart = restricted(problem, w, enclosed, every, weigh_by(problem, facts))
     if metric is None:
         return unbounded(computed, "the least eigenvalue of the Hessian may be zero")
     known = Dependence.of(problem, metric)

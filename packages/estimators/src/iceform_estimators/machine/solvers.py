@@ -58,9 +58,8 @@ def minimise(
     max_passes: int,
     precondition: str = "whiten",
     start: Tensor | None = None,
-    linear: Tensor | None = None,
 ) -> Solution:
-    """The minimiser of F(w) + linear.w.
+    """The minimiser of F(w).
 
     Parameters
     ----------
@@ -78,24 +77,17 @@ def minimise(
         keep the coordinates, whose scales the problem has set, and use momentum with restarts.
     start
         0 by default.
-    linear
-        A linear term.
     """
     check_choice("precondition", precondition, PRECONDITIONERS)
     w = problem.start() if start is None else start
-    extra = torch.zeros_like(w) if linear is None else linear
     problem.machine.ledger.note("host", "lengths of the steps and when to stop")
     if max_passes < 1:
         return Solution(w, math.inf, converged=False)
     loop = _whitened if precondition == "whiten" else _accelerated
-    return loop(problem, w, extra, tol, max_passes)
+    return loop(problem, w, tol, max_passes)
 
 
 _MORE = 2  # steps beyond the tolerance where some coefficients are far less certain than others
-
-
-def _small(length: float, tol: float, w: Tensor, metric: Metric) -> bool:
-    return length <= tol * max(1.0, metric.size(w))
 
 
 class _Stall:
@@ -185,10 +177,8 @@ class Iterate:
         return self.at(self.problem, w, metric, self.linear, trial=trial)
 
 
-def _whitened(
-    problem: LinearProblem, w: Tensor, linear: Tensor, tol: float, max_passes: int
-) -> Solution:
-    stand, first, more = begin(problem, w, linear)
+def _whitened(problem: LinearProblem, w: Tensor, tol: float, max_passes: int) -> Solution:
+    stand, first, more = begin(problem, w)
     stalled, history = _Stall(), [first.norm(stand.gradient)]
     while problem.passes < max_passes or len(history) == 1:
         if stand.length <= tol * max(1.0, stand.size):
@@ -204,10 +194,10 @@ def _whitened(
     return Solution(stand.w, stand.length, history, converged=False)
 
 
-def begin(problem: LinearProblem, w: Tensor, linear: Tensor) -> tuple[Iterate, Metric, int]:
+def begin(problem: LinearProblem, w: Tensor) -> tuple[Iterate, Metric, int]:
     """The first pass; the metric that lengths are told in, and steps to take beyond the last."""
     own, first, more = _metrics(problem, w)
-    return Iterate.at(problem, w, own, linear), first, more
+    return Iterate.at(problem, w, own, torch.zeros_like(w)), first, more
 
 
 def whitened_at(problem: LinearProblem, w: Tensor) -> Coordinates:
@@ -333,9 +323,7 @@ def _damped(stand: Iterate, first: Metric, halvings: int) -> Iterate | None:
     return None
 
 
-def _accelerated(
-    problem: LinearProblem, w: Tensor, linear: Tensor, tol: float, max_passes: int
-) -> Solution:
+def _accelerated(problem: LinearProblem, w: Tensor, tol: float, max_passes: int) -> Solution:
     """Nesterov's momentum, restarted whenever it points uphill."""
     problem.machine.ledger.note("host", "momentum, and where it begins anew")
     metric = metric_of(problem.hessian(w, majorizer=True), problem.source.rows)
@@ -344,15 +332,15 @@ def _accelerated(
     history: list[float] = []
     length = math.inf
     while problem.passes < max_passes:
-        gradient = problem.gradient(ahead) + linear
+        gradient = problem.gradient(ahead)
         length = metric.norm(gradient)
         history.append(length)
-        if _small(length, tol, ahead, metric):
+        if length <= tol * max(1.0, metric.size(ahead)):
             return Solution(ahead, length, history)
         after = ahead - eta * gradient
         if float(gradient @ (after - w)) > 0:
             ahead, t = w, 1.0
-            gradient = problem.gradient(ahead) + linear
+            gradient = problem.gradient(ahead)
             after = ahead - eta * gradient
         ahead, t = nesterov(after, w, t)
         w = after
