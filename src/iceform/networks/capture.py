@@ -23,7 +23,7 @@ from torch.nn.modules import transformer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from iceform.errors import ProgramError
-from iceform.networks.decompositions import decompositions, name_of
+from iceform.networks.decompositions import decompositions, is_disguised
 from iceform.networks.graph import Guard
 from iceform.networks.structure import Signature, flatten
 
@@ -184,11 +184,8 @@ def _exported(flat: _FlatModel, tensors: list[Tensor], *, dynamic: bool) -> Any:
     shapes = (tuple(dict.fromkeys(range(t.ndim), auto) for t in tensors),) if dynamic else None
     with _quietly(), as_written(), _masks_unread(), torch.no_grad():
         program = torch.export.export(flat, tuple(tensors), dynamic_shapes=shapes, strict=False)
-        apart = decompositions()
-        named = {name_of(node.target) for node in program.graph.nodes}
-        disguised = any(name_of(op) in named for op in apart)
-        if disguised or any(_mutates(node) for node in program.graph.nodes):
-            program = program.run_decompositions(dict(apart))
+        if any(is_disguised(node) or _mutates(node) for node in program.graph.nodes):
+            program = program.run_decompositions(dict(decompositions()))
     return program
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, fx
 from iceform.errors import ProgramError
 from iceform.networks.activations import ACTIVATIONS, activation_of
 from iceform.networks.capture import Captured, lifted, module_path, op_of
-from iceform.networks.decompositions import EPSILON
+from iceform.networks.decompositions import DISGUISED, EPSILON
 from iceform.networks.graph import NetworkGraph, NetworkNode, Ref, function_of, live, size_name
 from iceform.networks.match_attention import Attending
 from iceform.networks.match_products import multiplied
@@ -40,6 +40,7 @@ _RESHAPES = dict.fromkeys(
 )
 _ALIASES = {"multiply": "mul", "subtract": "sub", "divide": "div", "true_divide": "div",
             "negative": "neg", "absolute": "abs"}  # fmt: skip
+_ACTIVATIONS = ("torch.nn.modules.activation", "transformers.activ")
 _SAME = {"detach", "alias", "lift_fresh", "lift_fresh_copy", "contiguous"}
 
 
@@ -334,12 +335,12 @@ def _owner(weight: Const) -> str:
 
 
 def _is_leaf(node: fx.Node, path: str, name: str) -> bool:
-    """Whether the innermost module is that activation's own."""
+    """Whether the innermost module is an activation's own, and is not taken apart."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     home, _, kind = str(stack[-1][1]).rpartition(".") if stack else ("", "", "")
-    own = kind.lower() in (name.removesuffix("_tanh"), f"c{name}")
-    ours = home.startswith("torch.nn.modules.activation") and own
-    return bool(path) and (ours or home.startswith("transformers.activ"))
+    whole = str(node.meta.get("original_aten") or node.target) == str(node.target)
+    whole = whole and (kind.lower() == name or kind.lower() not in DISGUISED)
+    return bool(path) and whole and home.startswith(_ACTIVATIONS)
 
 
 def _depends(value: Any) -> bool:

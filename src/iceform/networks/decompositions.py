@@ -23,12 +23,12 @@ from inspect import signature
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch.nn import functional as F
 
 EPSILON = 1e-5  # of a norm, where aten is told none
 _DENSE = 2**22  # entries of a matrix that holds a convolution in groups, with its zeros
-_SELU = (1.6732632423543772, 1.0507009873554805)  # alpha and scale
+_SELU_LIMIT, _SELU_SCALE = F.selu(torch.tensor([-math.inf, 1.0]).double()).tolist()
 # What torch itself defines by others.
 _COMPOSED = {"einsum.default", "bilinear.default", "cosine_similarity.default", "gru.input",
              "lstm.input", "rnn_tanh.input", "rnn_relu.input", "gru_cell.default",
@@ -47,6 +47,17 @@ def decompositions() -> dict[Any, Any]:
             if not op._schema.is_mutable:
                 found[op] = _guarded(rule)
     return found
+
+
+def is_disguised(node: fx.Node) -> bool:
+    """Whether an operation of a graph is to be taken apart, as far as its name tells."""
+    over = node.args[1] if str(node.target).startswith("aten.layer_norm.") else ()
+    return name_of(node.target) in _names() and not (isinstance(over, list) and len(over) == 1)
+
+
+@cache
+def _names() -> frozenset[str]:
+    return frozenset(map(name_of, decompositions()))
 
 
 def name_of(op: Any) -> str:
@@ -188,9 +199,9 @@ def _batch_norm(
 ) -> Any:  # fmt: skip
     if training or mean is None or spread is None:
         return NotImplemented
-    after = x.ndim - 2
-    y = (x - _behind(mean, after)) * torch.rsqrt(_behind(spread, after) + eps)
-    return _weighed(y, weight, bias, after)
+    after, scale = x.ndim - 2, torch.rsqrt(spread + eps)
+    scale = scale if weight is None else scale * weight
+    return _weighed(x - _behind(mean, after), scale, bias, after)
 
 
 def _batch_norm_alone(
@@ -277,7 +288,7 @@ def _clamp(x: Tensor, min: Any = None, max: Any = None) -> Any:
 
 
 def _hard_sigmoid(x: Tensor) -> Tensor:
-    return _between(x + 3.0, 0.0, 6.0) * (1 / 6)
+    return _between(x + 3, 0, 6) * (1 / 6)
 
 
 def _elu(x: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:
@@ -287,8 +298,13 @@ def _elu(x: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float =
     return _times(scale, y if alpha == 1 else y + _times(1 - alpha, F.relu(x)))
 
 
-def _celu(x: Tensor, alpha: float = 1.0) -> Any:
-    return NotImplemented if alpha == 1 else _times(alpha, F.elu(_times(1 / alpha, x)))
+def _selu(x: Tensor) -> Any:
+    """With the numbers that torch has: selu(1) is its scale, -alpha scale its limit."""
+    return _elu(x, -_SELU_LIMIT / _SELU_SCALE, _SELU_SCALE)
+
+
+def _celu(x: Tensor, alpha: float = 1.0) -> Tensor:
+    return _times(alpha, F.elu(_times(1 / alpha, x)))
 
 
 def _softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Any:
@@ -330,12 +346,12 @@ _RULES: dict[str, Callable[..., Any]] = {
     "prelu": _prelu,
     "abs": lambda x: F.relu(x) + F.relu(-x),
     "hardtanh": _between,
-    "relu6": lambda x: _between(x, 0.0, 6.0),
+    "relu6": lambda x: _between(x, 0, 6),
     "clamp": _clamp,
     "hardsigmoid": _hard_sigmoid,
     "hardswish": lambda x: x * _hard_sigmoid(x),
     "elu": _elu,
-    "selu": lambda x: _elu(x, *_SELU),
+    "selu": _selu,
     "celu": _celu,
     "softplus": _softplus,
     "log_sigmoid": lambda x: -F.softplus(-x),
@@ -343,3 +359,4 @@ _RULES: dict[str, Callable[..., Any]] = {
     "glu": _glu,
     "baddbmm": _added_product,
 }
+DISGUISED = frozenset(name.replace("_", "") for name in _RULES)  # as modules are called
