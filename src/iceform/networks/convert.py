@@ -15,7 +15,7 @@ from torch import Tensor, fx
 from iceform.errors import ProgramError
 from iceform.networks.activations import ACTIVATIONS, activation_of
 from iceform.networks.capture import Captured, lifted, module_path, op_of
-from iceform.networks.decompositions import DISGUISED, EPSILON
+from iceform.networks.decompositions import EPSILON
 from iceform.networks.graph import NetworkGraph, NetworkNode, Ref, function_of, live, size_name
 from iceform.networks.match_attention import Attending
 from iceform.networks.match_products import multiplied
@@ -323,7 +323,7 @@ class Conversion:
 
     def activated(self, node: fx.Node, name: str, x: Any) -> Ref:
         path = module_path(node)
-        own = _is_leaf(node, path, name)
+        own = _is_leaf(node, path)
         made = make_activation(name, "", self.to.settings)
         piece = self.to.piece(path if own else f"{path}.{name}".removeprefix("."), made)
         return self.on(node, piece, x)
@@ -334,13 +334,11 @@ def _owner(weight: Const) -> str:
     return weight.name.removesuffix("weight").removesuffix("_").removesuffix(".")
 
 
-def _is_leaf(node: fx.Node, path: str, name: str) -> bool:
+def _is_leaf(node: fx.Node, path: str) -> bool:
     """Whether the innermost module is an activation's own, and is not taken apart."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
-    home, _, kind = str(stack[-1][1]).rpartition(".") if stack else ("", "", "")
-    whole = str(node.meta.get("original_aten") or node.target) == str(node.target)
-    whole = whole and (kind.lower() == name or kind.lower() not in DISGUISED)
-    return bool(path) and whole and home.startswith(_ACTIVATIONS)
+    home = str(stack[-1][1]) if stack else ""
+    return bool(path) and "instead_of" not in node.meta and home.startswith(_ACTIVATIONS)
 
 
 def _depends(value: Any) -> bool:

@@ -254,7 +254,7 @@ class Piece(nn.Module, ABC):
         if type(self) is not type(other) or self.config() != other.config():
             return False
         ours, theirs = (
-            [getattr(one, key) for key in ("weight", "bias") if hasattr(one, key)]
+            [one.get_buffer(key) for key in ("weight", "bias") if key in one._buffers]
             for one in (self, other)
         )
         return len(ours) == len(theirs) and all(
