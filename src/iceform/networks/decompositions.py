@@ -47,7 +47,7 @@ def take_apart(graph: fx.Graph) -> None:
                     here[step] = graph.node_copy(step, here.__getitem__)
                     here[step].meta["nn_module_stack"] = node.meta.get("nn_module_stack")
                     here[step].meta["instead_of"] = node.target
-        (result,) = found.output_node().args
+        result: Any = found.output_node().args[0]
         if isinstance(result, fx.Node):
             node.replace_all_uses_with(here[result])
         for user in list(node.users):  # which takes one of several
@@ -69,7 +69,7 @@ def _traced(rule: Callable[..., Any], node: fx.Node) -> fx.Graph | None:
     def whole(*values: Any) -> Any:
         nonlocal known
         by = dict(zip(node.all_input_nodes, values, strict=True))
-        args, kwargs = fx.map_arg((node.args, node.kwargs), by.__getitem__)  # type: ignore[misc]
+        args, kwargs = fx.map_arg((node.args, node.kwargs), by.__getitem__)
         result = rule(*args, **kwargs)
         known = result is not NotImplemented
         return result if known else ()
