@@ -84,8 +84,7 @@ def _judged(case: Case) -> Outcome:
             continue  # another range than the calibration's, and said so
         off, certified, right = max(off, a), max(certified, b), right and within
     verdict = "wrong" if not right else "right" if certified < float("inf") else "uncertified"
-    outside = ", ".join(dict.fromkeys(
-        [p.kind for p in net.pieces if not p.emulated] + sorted(net.outside)))  # fmt: skip
+    outside = ", ".join(sorted(net.outside))
     args, named = ((), given) if isinstance(given, dict) else (given, {})
     args, named = _cast(args, dtype), _cast(named, dtype)
     words = str(net.enclosure(*args, **named).terms) if verdict == "uncertified" else ""

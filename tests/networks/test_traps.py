@@ -302,21 +302,6 @@ def test_weights_are_not_loaded_into_a_network_in_context(x):
             target.load_state_dict(target.state_dict())
 
 
-@pytest.mark.slow
-def test_activations_that_have_other_settings(x):
-    fine = (
-        nn.GLU(), nn.LogSigmoid(), nn.LeakyReLU(0.2), nn.Hardtanh(), nn.Softplus(beta=2.0),
-        nn.Softmax(-1), nn.Softmax(1), nn.Hardswish(),
-    )  # fmt: skip
-    for act in fine:
-        right(nn.Sequential(nn.Linear(6, 6), act), x)
-    for act in (nn.ELU(0.5), nn.CELU(2.0)):  # a kink in the slope: their table is coarser
-        right(nn.Sequential(nn.Linear(6, 6), act), x, within=1e-6)
-    for act in (nn.Softplus(threshold=5), nn.LogSoftmax(-1), nn.Threshold(0.1, 0.0)):
-        with pytest.raises(ice.errors.ProgramError, match="not emulated: "):
-            in_context(nn.Sequential(nn.Linear(6, 6), act).double(), calibration=[x])
-
-
 # ------------------------------------------------------------------------------------------ files
 
 

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from iceform.arithmetic.units import OUTWARD
+from iceform.arithmetic.units import OUTWARD, UNIT
 from iceform.expressions import ScalarFunction
 
 _LAMBERT = 0.2785  # W(1/e) < 0.2785: sup of |z| sigma(-|z|)
 _SHARPEST = 2.0**60  # a head that picks the larger of two tokens: off by 0.2785/2^60
-_BISECTIONS = 60  # float64 has no more bits than this
 
 
 @dataclass(frozen=True)
@@ -36,9 +35,6 @@ class Tails:
     reach: float
     slope: float
     error: float
-
-
-_GELU_TAILS = Tails(8.0, 1.0, 5e-15)  # 8 Q(8) < 5e-15; the tanh form has less
 
 
 @dataclass(frozen=True)
@@ -70,12 +66,11 @@ class KnownActivation:
 
 def _silu_slope() -> float:
     """Slope of z sigma(z) where f'' = 0, that is z tanh(z/2) = 2; nothing is steeper."""
-    low, high = 2.0, 3.0
-    for _ in range(_BISECTIONS):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if middle * math.tanh(middle / 2) < 2 else (low, middle)
-    sigma = 1 / (1 + math.exp(-low))
-    return sigma * (1 + low * (1 - sigma)) * OUTWARD
+    z, before = 2.0, 0.0
+    while abs(z - before) > UNIT * 8:
+        z, before = 2 / math.tanh(z / 2), z
+    sigma = 1 / (1 + math.exp(-z))
+    return sigma * (1 + z * (1 - sigma)) * OUTWARD
 
 
 def _gelu_slope() -> float:
@@ -93,8 +88,14 @@ def _smooth(call: Callable[[Tensor], Tensor], name: str) -> ScalarFunction:
     return ScalarFunction(call, name, kinks=())
 
 
-# Beyond a tail's reach f is its line but for 8 Q(8) < 5e-15 (GELU; the tanh form less),
-# 1 - tanh 14 < 1.5e-12, e^-28 < 7e-13, erfc 5 < 1.6e-12.
+def _tails(reach: int, slope: float, error: float) -> Tails:
+    return Tails(float(reach), slope, error * OUTWARD)
+
+
+# Beyond R = 8 GELU is its line but for R Q(R), and its tanh form but for less.
+_GELU_TAILS = _tails(8, 1.0, 4 * math.erfc(math.sqrt(32)))
+
+
 ACTIVATIONS: dict[str, KnownActivation] = {
     "relu": KnownActivation(
         ScalarFunction(torch.relu, "relu", kinks=(0.0,)),
@@ -113,10 +114,14 @@ ACTIVATIONS: dict[str, KnownActivation] = {
         tails=_GELU_TAILS,
     ),
     "tanh": KnownActivation(
-        _smooth(torch.tanh, "tanh"), 1.0, size=1.0, gain=1.0, tails=Tails(14.0, 0.0, 1.5e-12)
+        _smooth(torch.tanh, "tanh"),
+        1.0,
+        size=1.0,
+        gain=1.0,
+        tails=_tails(14, 0.0, 2 * math.exp(-28)),
     ),
     "sigmoid": KnownActivation(
-        _smooth(torch.sigmoid, "sigmoid"), 0.25, size=1.0, tails=Tails(28.0, 0.0, 7e-13)
+        _smooth(torch.sigmoid, "sigmoid"), 0.25, size=1.0, tails=_tails(28, 0.0, math.exp(-28))
     ),
     "softplus": KnownActivation(_smooth(F.softplus, "softplus"), 1.0),
     "elu": KnownActivation(ScalarFunction(F.elu, "elu", kinks=(0.0,)), 1.0, gain=1.0),
@@ -126,33 +131,22 @@ ACTIVATIONS: dict[str, KnownActivation] = {
         2 / math.sqrt(math.pi) * OUTWARD,
         size=1.0,
         gain=2 / math.sqrt(math.pi) * OUTWARD,
-        tails=Tails(5.0, 0.0, 1.6e-12),
+        tails=_tails(5, 0.0, math.erfc(5)),
     ),
-}
-
-# The settings with which an operation of aten is one of them; others have none.
-_SETTINGS: dict[str, tuple[tuple[str, Any], ...]] = {
-    "relu": (),
-    "silu": (),
-    "gelu": (("approximate", "none"),),
-    "tanh": (),
-    "sigmoid": (),
-    "softplus": (("beta", 1), ("threshold", 20)),
-    "elu": (("alpha", 1), ("scale", 1), ("input_scale", 1)),
-    "celu": (("alpha", 1),),
-    "mish": (),
-    "erf": (),
 }
 
 
 def activation_of(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """The name of the activation that an operation of aten is; None if it is none of them."""
-    if op not in _SETTINGS:
+    """The name of the activation that an operation of aten is; None if it is none of them.
+
+    It is with the settings that it has where none are given.
+    """
+    if op not in ACTIVATIONS:
         return None
-    names = [name for name, _ in _SETTINGS[op]]
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    off = {k: v for k, v in given.items() if v != dict(_SETTINGS[op]).get(k)}
-    if op == "gelu" and off == {"approximate": "tanh"}:
+    settings = getattr(torch.ops.aten, op).default._schema.arguments[1:]
+    given = {**dict(zip((s.name for s in settings), args, strict=False)), **kwargs}
+    usual = {s.name: s.default_value for s in settings}
+    off = {name: value for name, value in given.items() if value != usual.get(name)}
+    if off == {"approximate": "tanh"}:
         return "gelu_tanh"
-    known = {"celu": "elu"}.get(op, op)
-    return None if off or len(args) > len(names) else known
+    return None if off else op

@@ -59,9 +59,6 @@ class PieceRecorder:
     def saw(self, piece: Piece, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         """A piece ran."""
         self.ledger.note("host", "ranges checked")
-        if not piece.emulated:
-            self.ledger.note("host", f"{piece.kind}, as the original has it")
-            return
         self.ledger.note("prompt", f"{piece.kind}: inputs, and what the network is made of")
         self.ledger.note("attention", f"{piece.kind}: {piece.how}")
         self._attester.offer(lambda: (piece, inputs, output.detach()))

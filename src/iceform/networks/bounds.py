@@ -181,9 +181,7 @@ class BoundsWalk:
         return Bounds(error=math.inf, width=width)
 
 
-def _moved(  # noqa: PLR0911
-    node: NetworkNode, given: list[Bounds]
-) -> Bounds:
+def _moved(node: NetworkNode, given: list[Bounds]) -> Bounds:
     """Entries are the same; lengths of a row where rows stay, are cut or are joined."""
     if not given:
         return Bounds()
@@ -193,16 +191,17 @@ def _moved(  # noqa: PLR0911
     if len(given) > 1:
         return found
     if node.op.startswith("size.") or node.short in CUTS:
-        longest = {"length": first.length, "spread": first.spread}
-        return replace(found, **longest, width=width or first.width)
-    if not (width and first.width and rows_stay(node)):
+        joined, width = 1.0, width or first.width
+    elif width and first.width and rows_stay(node):
+        if first.width == width:
+            return first
+        if first.width % width and width % first.width:
+            return found
+        joined = math.sqrt(max(1, width // first.width))
+    else:
         return found
-    if first.width == width:
-        return first
-    if first.width % width and width % first.width:
-        return found
-    joined = math.sqrt(max(1, width // first.width))
-    return replace(found, length=joined * first.length, spread=joined * first.spread)
+    lengths = joined * first.length, joined * first.spread
+    return replace(found, length=lengths[0], spread=lengths[1], width=width)
 
 
 def rows_stay(node: NetworkNode) -> bool:

@@ -15,6 +15,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -23,12 +24,15 @@ from torch.nn.modules import transformer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from iceform.errors import ProgramError
-from iceform.networks.decompositions import decompositions, name_of
+from iceform.networks.decompositions import take_apart
 from iceform.networks.graph import Guard
 from iceform.networks.structure import Signature, flatten
 
 _SIZE = r"L\['flat'\]\[(\d+)\]\.size\(\)\[(\d+)\]"
 _GUARD = re.compile(rf"{_SIZE} (==|!=|>=|<=|>|<) (?:(\d+)|{_SIZE})")
+_COMPOSED = {"einsum.default", "bilinear.default", "cosine_similarity.default", "gru.input",
+             "lstm.input", "rnn_tanh.input", "rnn_relu.input", "gru_cell.default",
+             "lstm_cell.default", "rnn_tanh_cell.default", "rnn_relu_cell.default"}  # fmt: skip
 _WRITTEN = threading.RLock()
 _ROOT = "model"  # the network's name inside the module that is exported
 
@@ -166,8 +170,9 @@ def capture(
     shared = len({id(t) for t in tensors}) < len(tensors)
     tensors = [t.clone() for t in tensors] if shared else list(tensors)
     try:
-        program, guards = _exported(flat, tensors, dynamic=True), None
-        guards = _guards(program, tensors)
+        program = _exported(flat, tensors, dynamic=True)
+        if (guards := _guards(program, tensors)) is not None:
+            take_apart(program.graph)
     except Exception:  # whatever it is, static sizes may do; if not, theirs is the message
         guards = None
     if guards is None:
@@ -176,6 +181,7 @@ def capture(
             Guard(i, d, "==", int(size)) for i, t in enumerate(tensors)
             for d, size in enumerate(t.shape)
         )  # fmt: skip
+        take_apart(program.graph)
     return _read(program, guards, flat.returned.structure)
 
 
@@ -184,12 +190,18 @@ def _exported(flat: _FlatModel, tensors: list[Tensor], *, dynamic: bool) -> Any:
     shapes = (tuple(dict.fromkeys(range(t.ndim), auto) for t in tensors),) if dynamic else None
     with _quietly(), as_written(), _masks_unread(), torch.no_grad():
         program = torch.export.export(flat, tuple(tensors), dynamic_shapes=shapes, strict=False)
-        apart = decompositions()
-        named = {name_of(node.target) for node in program.graph.nodes}
-        disguised = any(name_of(op) in named for op in apart)
-        if disguised or any(_mutates(node) for node in program.graph.nodes):
-            program = program.run_decompositions(dict(apart))
+        named = {str(node.target).partition(".")[2] for node in program.graph.nodes}
+        apart = {op: how for op, how in _apart().items() if str(op).partition(".")[2] in named}
+        if apart or any(_mutates(node) for node in program.graph.nodes):
+            program = program.run_decompositions(apart)
     return program
+
+
+@cache
+def _apart() -> dict[Any, Any]:
+    """Operations that torch itself defines by others, taken apart."""
+    known = torch.export.default_decompositions()
+    return {op: known[op] for op in known if str(op).partition(".")[2] in _COMPOSED}
 
 
 def _static(flat: _FlatModel, tensors: list[Tensor]) -> Any:

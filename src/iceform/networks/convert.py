@@ -40,6 +40,7 @@ _RESHAPES = dict.fromkeys(
 )
 _ALIASES = {"multiply": "mul", "subtract": "sub", "divide": "div", "true_divide": "div",
             "negative": "neg", "absolute": "abs"}  # fmt: skip
+_ACTIVATIONS = ("torch.nn.modules.activation", "transformers.activ")
 _SAME = {"detach", "alias", "lift_fresh", "lift_fresh_copy", "contiguous"}
 
 
@@ -322,7 +323,7 @@ class Conversion:
 
     def activated(self, node: fx.Node, name: str, x: Any) -> Ref:
         path = module_path(node)
-        own = _is_leaf(node, path, name)
+        own = _is_leaf(node, path)
         made = make_activation(name, "", self.to.settings)
         piece = self.to.piece(path if own else f"{path}.{name}".removeprefix("."), made)
         return self.on(node, piece, x)
@@ -333,13 +334,11 @@ def _owner(weight: Const) -> str:
     return weight.name.removesuffix("weight").removesuffix("_").removesuffix(".")
 
 
-def _is_leaf(node: fx.Node, path: str, name: str) -> bool:
-    """Whether the innermost module is that activation's own."""
+def _is_leaf(node: fx.Node, path: str) -> bool:
+    """Whether the innermost module is an activation's own, and is not taken apart."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
-    home, _, kind = str(stack[-1][1]).rpartition(".") if stack else ("", "", "")
-    own = kind.lower() in (name.removesuffix("_tanh"), f"c{name}")
-    ours = home.startswith("torch.nn.modules.activation") and own
-    return bool(path) and (ours or home.startswith("transformers.activ"))
+    home = str(stack[-1][1]) if stack else ""
+    return bool(path) and "instead_of" not in node.meta and home.startswith(_ACTIVATIONS)
 
 
 def _depends(value: Any) -> bool:

@@ -23,48 +23,66 @@ from inspect import signature
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 EPSILON = 1e-5  # of a norm, where aten is told none
 _DENSE = 2**22  # entries of a matrix that holds a convolution in groups, with its zeros
-_SELU = (1.6732632423543772, 1.0507009873554805)  # alpha and scale
-# What torch itself defines by others.
-_COMPOSED = {"einsum.default", "bilinear.default", "cosine_similarity.default", "gru.input",
-             "lstm.input", "rnn_tanh.input", "rnn_relu.input", "gru_cell.default",
-             "lstm_cell.default", "rnn_tanh_cell.default", "rnn_relu_cell.default"}  # fmt: skip
+_SELU_LIMIT, _SELU_SCALE = F.selu(torch.tensor([-math.inf, 1.0]).double()).tolist()
+
+
+def take_apart(graph: fx.Graph) -> None:
+    """Every such operation of a graph as what it stands for, in its place."""
+    for node in list(graph.nodes):
+        rule = _rules().get(node.target) if node.op == "call_function" else None
+        found = None if rule is None else _traced(rule, node)
+        if found is None:
+            continue
+        inputs = [n for n in found.nodes if n.op == "placeholder"]
+        here = dict(zip(inputs, node.all_input_nodes, strict=True))
+        with graph.inserting_before(node):
+            for step in found.nodes:
+                if step.op == "call_function":
+                    here[step] = graph.node_copy(step, here.__getitem__)
+                    here[step].meta["nn_module_stack"] = node.meta.get("nn_module_stack")
+                    here[step].meta["instead_of"] = node.target
+        result: Any = found.output_node().args[0]
+        if isinstance(result, fx.Node):
+            node.replace_all_uses_with(here[result])
+        for user in list(node.users):  # which takes one of several
+            user.replace_all_uses_with(here[result[user.args[1]]])
+            graph.erase_node(user)
+        graph.erase_node(node)
+
+
+def _traced(rule: Callable[..., Any], node: fx.Node) -> fx.Graph | None:
+    """The rule's operations; None where it does not know what it is asked."""
+    try:
+        signature(rule).bind(*node.args, **node.kwargs)
+    except TypeError:
+        return None  # torch has overloads
+    values, known = [n.meta["val"] for n in node.all_input_nodes], True
+    if not values[0].is_floating_point():
+        return None
+
+    def whole(*values: Any) -> Any:
+        nonlocal known
+        by = dict(zip(node.all_input_nodes, values, strict=True))
+        args, kwargs = fx.map_arg((node.args, node.kwargs), by.__getitem__)
+        result = rule(*args, **kwargs)
+        known = result is not NotImplemented
+        return result if known else ()
+
+    found = make_fx(whole, pre_dispatch=True, _allow_non_fake_inputs=True)(*values)
+    return found.graph if known else None
 
 
 @cache
-def decompositions() -> dict[Any, Any]:
-    """How operations of aten are taken apart."""
-    known = torch.export.default_decompositions()
-    found = {op: known[op] for op in known if name_of(op) in _COMPOSED}
-    for name, rule in _RULES.items():
-        packet = getattr(torch.ops.aten, name)
-        for overload in packet.overloads():
-            op = getattr(packet, overload)
-            if not op._schema.is_mutable:
-                found[op] = _guarded(rule)
-    return found
-
-
-def name_of(op: Any) -> str:
-    """The name of an operation of aten and its overload."""
-    return str(op).partition(".")[2]
-
-
-def _guarded(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """The rule for floating-point numbers, called in a way that it knows; torch has overloads."""
-
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        try:
-            signature(rule).bind(*args, **kwargs)
-        except TypeError:
-            return NotImplemented
-        return rule(*args, **kwargs) if args[0].is_floating_point() else NotImplemented
-
-    return guarded
+def _rules() -> dict[Any, Callable[..., Any]]:
+    """By operation of aten."""
+    packets = {getattr(torch.ops.aten, name): rule for name, rule in _RULES.items()}
+    return {getattr(p, o): rule for p, rule in packets.items() for o in p.overloads()}
 
 
 def _times(factor: float, x: Tensor) -> Tensor:
@@ -188,9 +206,9 @@ def _batch_norm(
 ) -> Any:  # fmt: skip
     if training or mean is None or spread is None:
         return NotImplemented
-    after = x.ndim - 2
-    y = (x - _behind(mean, after)) * torch.rsqrt(_behind(spread, after) + eps)
-    return _weighed(y, weight, bias, after)
+    after, scale = x.ndim - 2, torch.rsqrt(spread + eps)
+    scale = scale if weight is None else scale * weight
+    return _weighed(x - _behind(mean, after), scale, bias, after)
 
 
 def _batch_norm_alone(
@@ -198,7 +216,7 @@ def _batch_norm_alone(
 ) -> Any:
     """As torch takes it apart: with what training would keep, which nothing reads."""
     y = _batch_norm(x, weight, bias, mean, spread, False, momentum, eps)
-    return y if y is NotImplemented else (y, x.new_empty(0), x.new_empty(0))
+    return y if y is NotImplemented else (y, y, y)
 
 
 def _instance_norm(
@@ -277,7 +295,7 @@ def _clamp(x: Tensor, min: Any = None, max: Any = None) -> Any:
 
 
 def _hard_sigmoid(x: Tensor) -> Tensor:
-    return _between(x + 3.0, 0.0, 6.0) * (1 / 6)
+    return _between(x + 3, 0, 6) * (1 / 6)
 
 
 def _elu(x: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:
@@ -287,8 +305,13 @@ def _elu(x: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float =
     return _times(scale, y if alpha == 1 else y + _times(1 - alpha, F.relu(x)))
 
 
-def _celu(x: Tensor, alpha: float = 1.0) -> Any:
-    return NotImplemented if alpha == 1 else _times(alpha, F.elu(_times(1 / alpha, x)))
+def _selu(x: Tensor) -> Any:
+    """With the numbers that torch has: selu(1) is its scale, -alpha scale its limit."""
+    return _elu(x, -_SELU_LIMIT / _SELU_SCALE, _SELU_SCALE)
+
+
+def _celu(x: Tensor, alpha: float = 1.0) -> Tensor:
+    return _times(alpha, F.elu(_times(1 / alpha, x)))
 
 
 def _softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Any:
@@ -330,12 +353,12 @@ _RULES: dict[str, Callable[..., Any]] = {
     "prelu": _prelu,
     "abs": lambda x: F.relu(x) + F.relu(-x),
     "hardtanh": _between,
-    "relu6": lambda x: _between(x, 0.0, 6.0),
+    "relu6": lambda x: _between(x, 0, 6),
     "clamp": _clamp,
     "hardsigmoid": _hard_sigmoid,
     "hardswish": lambda x: x * _hard_sigmoid(x),
     "elu": _elu,
-    "selu": lambda x: _elu(x, *_SELU),
+    "selu": _selu,
     "celu": _celu,
     "softplus": _softplus,
     "log_sigmoid": lambda x: -F.softplus(-x),

@@ -94,25 +94,21 @@ class Attending:
                 mask.append(self.graph.value(args[passive.index(True)]))
                 given = args[1 - passive.index(True)]
             elif op == "masked_fill" and passive == [False, True, True]:
-                zero, value = Const(torch.zeros(()).double()), self.graph.value(args[2])
-                if isinstance(value, int | float):
-                    value = Const(torch.tensor(value, dtype=torch.float64))
-                where = (self.graph.value(args[1]), value, zero)
-                mask.append(self.graph.call(node, "aten.where.self", *where, suffix=suffix))
-                hidden.append(self.graph.value(args[1]))
+                hide, value = self.graph.value(args[1]), self.graph.value(args[2])
                 given = args[0]
             elif op == "where" and passive == [True, False, True]:
-                zero = Const(torch.zeros(()).double())
-                where = (self.graph.value(args[0]), zero, self.graph.value(args[2]))
-                mask.append(self.graph.call(node, "aten.where.self", *where, suffix=suffix))
-                hidden.append(
-                    self.graph.call(
-                        node, "aten.logical_not.default", where[0], suffix=f"{suffix}.not"
-                    )
-                )
+                shown, value = self.graph.value(args[0]), self.graph.value(args[2])
+                name = f"{suffix}.not"
+                hide = self.graph.call(node, "aten.logical_not.default", shown, suffix=name)
                 given = args[1]
             else:
                 return given
+            if op != "add":
+                if isinstance(value, int | float):
+                    value = Const(torch.tensor(value, dtype=torch.float64))
+                where = hide, value, Const(torch.zeros((), dtype=torch.float64))
+                mask.append(self.graph.call(node, "aten.where.self", *where, suffix=suffix))
+                hidden.append(hide)
         return given
 
     def _scores(self, given: Any, mask: list[Any]) -> tuple[Any, Any, float] | None:

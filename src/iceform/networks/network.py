@@ -448,7 +448,7 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
             self.measure(measure)
         carried = self.carried()
         rows = [
-            ReportRow(p.name, p.kind, p.how, p.emulated, p.range, p.tokens, p.certified, p.measured,
+            ReportRow(p.name, p.kind, p.how, p.range, p.tokens, p.certified, p.measured,
                 carried.get(p.name, math.nan), p.widened, p.standing)
             for p in self.pieces
         ]  # fmt: skip

@@ -24,8 +24,6 @@ class ReportRow:
     ----------
     name, kind, how
         Where it is, what it computes, and how.
-    emulated
-        False for what runs as it did in the original.
     range
         Largest value that may be looked up (heads: largest logit; norms: longest token).
     tokens
@@ -45,7 +43,6 @@ class ReportRow:
     name: str
     kind: str
     how: str
-    emulated: bool
     range: float
     tokens: int
     certified: float
@@ -71,17 +68,10 @@ class Report:
     standing: str  # of the whole network's error: "proven" or "estimated"
 
     @property
-    def emulated(self) -> tuple[ReportRow, ...]:
-        """Rows of emulated pieces."""
-        return tuple(row for row in self.rows if row.emulated)
-
-    @property
     def not_emulated(self) -> tuple[str, ...]:
         """Everything that runs as it did in the original, in words."""
-        kinds = dict.fromkeys(row.kind for row in self.rows if not row.emulated)
-        named = [f"{k} ({sum(r.kind == k for r in self.rows)} times)" for k in kinds]
         operations = [f"{name} between pieces ({n} times)" for name, n in self.outside.items()]
-        return (*named, *operations, *self.unsupported)
+        return (*operations, *self.unsupported)
 
     def to_json(self) -> str:
         """All of it."""
@@ -93,7 +83,7 @@ class Report:
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         table = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
         s = self.sizes
-        counts = {k: sum(r.kind == k for r in self.emulated) for k in
+        counts = {k: sum(r.kind == k for r in self.rows) for k in
                   ("linear", "embedding", "heads", "activation", "norm", "product")}  # fmt: skip
         emulated = ", ".join(f"{n} {k}" for k, n in counts.items() if n)
         head = [

@@ -123,7 +123,6 @@ class Piece(nn.Module, ABC):
     fixed: ClassVar[dict[str, Any]] = {}  # what freeze_range fixes, and its types
     how: ClassVar[str] = ""
     ranged: ClassVar[int] = 1  # how many of the inputs must be bounded for the range to be
-    emulated: ClassVar[bool] = True
 
     def __init__(self, name: str, settings: PieceSettings) -> None:
         super().__init__()
@@ -250,13 +249,17 @@ class Piece(nn.Module, ABC):
         taken |= {key: tensors[f"{name}.{key}"] for key in ("weight", "bias") if key in hints}
         return construct(name=name, settings=settings, **taken)
 
-    def is_like(self, other: object) -> bool:
+    def is_like(self, other: Piece) -> bool:
         """Whether the other is the same map, under whatever name."""
-        if not isinstance(other, Piece) or self.config() != other.config():
+        if type(self) is not type(other) or self.config() != other.config():
             return False
-        pairs = [(getattr(self, k, None), getattr(other, k, None)) for k in ("weight", "bias")]
-        return type(self) is type(other) and all(
-            a is b or (a.shape == b.shape and torch.equal(a, b.to(a))) for a, b in pairs
+        ours, theirs = (
+            [one.get_buffer(key) for key in ("weight", "bias") if key in one._buffers]
+            for one in (self, other)
+        )
+        return len(ours) == len(theirs) and all(
+            a.shape == b.shape and torch.equal(a, b.to(a))
+            for a, b in zip(ours, theirs, strict=True)
         )
 
     def ranges(self) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from iceform.networks.pieces.base import (
     PieceSettings,
 )
 from iceform.networks.pieces.linear import LinearMap
+from iceform.networks.pieces.readings import Choice
 from iceform.run import primitives, rounding_of
 from iceform.tables import Interpolant
 from iceform.tables.storage import proved_again, table_from
@@ -177,7 +178,7 @@ class TabulatedActivation(Activation):
             out, largest = primitives.read(z, self.table, None, None, None, *beyond)
             return out.reshape(z.shape), largest
         inner = z if self.tails is None else self._clipped(z)
-        out = self._attended(inner)
+        out = self._choice(inner).run()
         out = out + (z - inner).clamp(min=0.0) if self.tails and self.tails.slope else out
         return out, primitives.largest(z)
 
@@ -192,10 +193,8 @@ class TabulatedActivation(Activation):
         self._judged(seen[1:2])
         return output
 
-    def _attended(self, z: Tensor) -> Tensor:
-        keys, queries, values, margin = self._head(z)
-        mask = z.new_zeros(1, len(keys))
-        return self.settings.layers.attend(keys, queries, values, mask, margin)[..., 0, 0]
+    def _choice(self, z: Tensor) -> Choice:
+        return Choice.looked_up(self.settings.layers, self.table, z)
 
     def _clipped(self, z: Tensor) -> Tensor:
         """The line through 0 less relu(z - R), plus relu(-z - R)."""
@@ -210,14 +209,6 @@ class TabulatedActivation(Activation):
         made.high = 2 * self.high + 1
         return made
 
-    def _head(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
-        """Keys, queries and values of the head that looks z up, and its margin."""
-        keys = torch.stack([self.table.keys.slopes, self.table.keys.biases], -1).to(z)
-        queries = torch.stack([z, torch.ones_like(z)], -1)[..., None, :]
-        high = self.high if self.tails is None else self.tails.reach
-        logits = 2 * float((keys[:, 0].abs() * high + keys[:, 1].abs()).max())
-        return keys, queries, self.table.values.to(z)[:, None], self.settings.layers.margin(logits)
-
     def replay_question(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
     ) -> ReplayedEntry | None:
@@ -225,11 +216,7 @@ class TabulatedActivation(Activation):
         z = inputs[0].detach()[place]
         if self.tails is not None and float(z.abs()) > self.tails.reach:
             return None  # on the line beyond the table
-        keys, queries, values, margin = self._head(z)
-        mask = keys.new_zeros(1, len(keys))
-        return self.settings.layers.ask_attend(
-            keys, queries, values, mask, margin, 0, output[place], (self.table,)
-        )
+        return self._choice(z).ask(output[place])
 
     @property
     def certified(self) -> float:
@@ -289,28 +276,22 @@ class Gate(Activation):
 
     def run(self, *inputs: Tensor, covered: bool = False) -> tuple[Tensor, Tensor | None]:
         (z,) = inputs
-        largest = primitives.largest(z)
-        keys, one, values, margin = self._head(z)
-        if self.settings.attends:
-            return (torch.softmax(keys[..., 0], -1) * values[..., 0]).sum(-1), largest
-        mask = z.new_zeros(1, 2)
-        out = self.settings.layers.attend(keys, one, values, mask, margin)[..., 0, 0]
-        return out, largest
+        chosen, largest = self._choice(z), primitives.largest(z)
+        if not self.settings.attends:
+            return chosen.run(), largest
+        return (torch.softmax(chosen.keys[..., 0], -1) * chosen.values[..., 0]).sum(-1), largest
 
-    def _head(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
-        """Keys, queries and values of the head that chooses, and its margin."""
+    def _choice(self, z: Tensor) -> Choice:
         keys = torch.stack([self.sharpness * z, torch.zeros_like(z)], -1)[..., None]
         values = torch.stack([z, torch.zeros_like(z)], -1)[..., None]
-        margin = self.settings.layers.margin(self.sharpness * self.high)
-        return keys, torch.ones_like(z)[..., None, None], values, margin
+        layers, one = self.settings.layers, torch.ones_like(z)[..., None, None]
+        return Choice(layers, keys, one, values, layers.margin(self.sharpness * self.high))
 
     def replay_question(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
     ) -> ReplayedEntry | None:
         place = tuple(draw.randrange(n) for n in output.shape)
-        keys, one, values, margin = self._head(inputs[0].detach()[place])
-        mask = keys.new_zeros(1, 2)
-        return self.settings.layers.ask_attend(keys, one, values, mask, margin, 0, output[place])
+        return self._choice(inputs[0].detach()[place]).ask(output[place])
 
     @property
     def certified(self) -> float:

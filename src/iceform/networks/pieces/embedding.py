@@ -14,7 +14,7 @@ from iceform.arithmetic.units import OUTWARD_MANY
 from iceform.certificates.witness import ReplayedEntry
 from iceform.networks.pieces.base import Bounds, Piece, PieceSettings
 from iceform.networks.pieces.linear import powers_of_two
-from iceform.run import primitives, rounding_of
+from iceform.networks.pieces.readings import Reading, read_error
 
 
 class EmbeddingMap(Piece):
@@ -45,27 +45,24 @@ class EmbeddingMap(Piece):
         (ids,) = inputs
         return F.embedding(ids, self.weight)
 
+    def _reading(self, rows: Tensor) -> Reading:
+        one = torch.ones_like(rows[..., :1])
+        return Reading(self.settings, rows, self.scale, lambda: (one, rows[..., None]))
+
     def run(self, *inputs: Tensor, covered: bool = False) -> tuple[Tensor, Tensor | None]:
-        theta, line = F.embedding(inputs[0], self.weight), self.settings.line
-        if line is not None:
-            return primitives.read(theta, line, self.scale)[0], None
-        ones, theta = torch.ones_like(theta[..., :1]), (theta / self.scale)[..., None]
-        return self.settings.layers.read(ones, theta) * self.scale, None
+        return self._reading(F.embedding(inputs[0], self.weight)).run()[0], None
 
     def replay_question(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
     ) -> ReplayedEntry | None:
         ids, width = inputs[0].reshape(-1), self.weight.shape[1]
         token, row = draw.randrange(len(ids)), draw.randrange(width)
-        theta = (self.weight[ids[token]] / self.scale)[:, None]
-        got = output.reshape(-1, width)[token, row] / self.scale[row]
-        return self.settings.layers.ask_read(torch.ones_like(theta[0]), theta, row, got)
+        got = output.reshape(-1, width)[token, row]
+        return self._reading(self.weight[ids[token]]).ask(row, got)
 
     def errors(self) -> Tensor:
         """Proven error of every feature."""
-        settings, table = self.settings, self.settings.layers.table
-        model = rounding_of(settings.backend).model(settings.dtype, table, 1.0, 1)
-        return torch.exp2(self.exponents.double()) * (table.error + table.rounding(model))
+        return torch.exp2(self.exponents.double()) * read_error(self.settings)
 
     @property
     def certified(self) -> float:

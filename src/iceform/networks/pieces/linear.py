@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from iceform.arithmetic.units import SAFE_MINIMUM
+from iceform.arithmetic.units import OUTWARD_MANY, SAFE_MINIMUM
 from iceform.certificates.witness import ReplayedEntry
 from iceform.errors import BoundError, PrecisionError
 from iceform.networks.frozen import SLACK
@@ -22,10 +22,9 @@ from iceform.networks.pieces.base import (
     Piece,
     PieceSettings,
 )
+from iceform.networks.pieces.readings import Reading
 from iceform.run import primitives, rounding_of
 from iceform.tables import Interpolant
-
-_ROUNDED = 1 + 1e-10  # a computed norm's own rounding
 
 
 def powers_of_two(ranges: Tensor) -> Tensor:
@@ -128,7 +127,7 @@ class LinearMap(Piece):
 
     def set_range_from(self, *given: Bounds) -> None:
         rows, norm = self._rows(*given)
-        self._set(rows * _ROUNDED, norm)
+        self._set(rows * OUTWARD_MANY, norm)
 
     def _set(self, ranges: Tensor, norm: float) -> None:
         self.norm = norm
@@ -140,12 +139,12 @@ class LinearMap(Piece):
         """As :meth:`_rows` has it, or as far as the look-ups go."""
         rows, norm = self._rows(*given)
         if widen and bool(rows.isfinite().all()) and math.isfinite(norm):
-            wider = torch.log2((rows * _ROUNDED).clamp(min=SAFE_MINIMUM)).ceil()
+            wider = torch.log2((rows * OUTWARD_MANY).clamp(min=SAFE_MINIMUM)).ceil()
             self.widest = torch.maximum(self.widest, wider)
             self.norm = max(self.norm, norm)
             self._encode()
         rows = torch.minimum(rows, torch.exp2(self.widest)) + self.errors().cpu()
-        length = float(rows.norm()) * _ROUNDED
+        length = float(rows.norm()) * OUTWARD_MANY
         return Bounds(float(rows.max()), length, width=self.out_features)
 
     def covers(self, *given: Bounds) -> bool:
@@ -164,7 +163,7 @@ class LinearMap(Piece):
             around = r.radius * (weight * scale).norm(dim=-1) + (weight @ centre + bias).abs()
             around = around + r.off * weight.abs().sum(-1)
             rows = torch.minimum(rows, around)
-        return rows, r.along(self.in_features) * _ROUNDED
+        return rows, r.along(self.in_features) * OUTWARD_MANY
 
     def _product(self, x: Tensor, offset: Tensor | None = None) -> Tensor:
         """Theta x + offset, rows of x taken together however they lie in memory."""
@@ -181,12 +180,17 @@ class LinearMap(Piece):
         (x,) = inputs
         if self.settings.line is not None:
             return self.read(x, covered=covered)
-        z = self._product(x, self.offset)
-        power = self._power(z)
-        prompted = self._prompted / power[..., None]
-        out = self.settings.layers.read(with_one(x), prompted)
-        over = primitives.largest(z * self.by)
-        return out * power * self.scale, self._with_length(over, x, covered=covered)
+        reading = self._reading(x)
+        over = primitives.largest(reading.z * self.by)
+        return reading.written() * self.scale, self._with_length(over, x, covered=covered)
+
+    def _reading(self, x: Tensor) -> Reading:
+        """Over the usual scales."""
+        z, prompted = (
+            self._product(x, self.offset),
+            torch.cat([self.theta, self.offset[:, None]], -1),
+        )
+        return Reading(self.settings, z, self.least, lambda: (with_one(x), prompted))
 
     def read(
         self, x: Tensor, *, covered: bool, then: tuple[Interpolant, float, float] | None = None
@@ -206,10 +210,6 @@ class LinearMap(Piece):
     @staticmethod
     def _with_length(over: Tensor, x: Tensor, *, covered: bool) -> Tensor:
         return over if covered else torch.cat([over, primitives.longest(x)])
-
-    def _power(self, z: Tensor) -> Tensor:
-        """The scales that entries are read at, over the usual ones."""
-        return primitives.power_of_two(torch.maximum(z.detach().abs(), self.least))
 
     def check_range(self, numbers: list[float], *inputs: Tensor) -> bool:
         over, norm = (*numbers, 0.0)[:2]
@@ -231,20 +231,13 @@ class LinearMap(Piece):
         self._set(wider, max(self.norm, norm))
         return True
 
-    @property
-    def _prompted(self) -> Tensor:
-        """Weights and biases as the prompt holds them."""
-        return torch.cat([self.theta, self.offset[:, None]], -1)
-
     def replay_question(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
     ) -> ReplayedEntry | None:
         x = inputs[0].detach().reshape(-1, self.in_features)
         token, row = draw.randrange(len(x)), draw.randrange(self.out_features)
-        power = self._power(self._product(x[token : token + 1], self.offset))[0]
-        got = output.reshape(-1, self.out_features)[token, row] / (self.scale[row] * power[row])
-        prompted = self._prompted / power[:, None]
-        return self.settings.layers.ask_read(with_one(x[token]), prompted, row, got)
+        got = output.reshape(-1, self.out_features)[token, row] / self.scale[row]
+        return self._reading(x[token]).ask(row, got)
 
     @property
     def _terms(self) -> Tensor:
@@ -293,12 +286,12 @@ class LinearMap(Piece):
         """Errors grow by a row's sum or norm, a token's by the matrix's norm."""
         weight, row = self.weight.double(), given[0].apart(self.in_features)
         sums = float(weight.abs().sum(-1).max()) * given[0].error
-        grown = min(sums, float(weight.norm(dim=-1).max()) * row) * _ROUNDED
+        grown = min(sums, float(weight.norm(dim=-1).max()) * row) * OUTWARD_MANY
         return grown + self.certified, self._spectral * row + float(self.errors().norm())
 
     @cached_property
     def _spectral(self) -> float:
-        return float(torch.linalg.matrix_norm(self.weight.double(), 2)) * _ROUNDED
+        return float(torch.linalg.matrix_norm(self.weight.double(), 2)) * OUTWARD_MANY
 
     def restore(self, ranges: Mapping[str, Any]) -> None:
         super().restore(ranges)

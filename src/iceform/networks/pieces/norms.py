@@ -30,7 +30,7 @@ from iceform.expressions import ScalarFunction
 from iceform.networks.frozen import SLACK
 from iceform.networks.pieces.base import Bounds, Piece, PieceSettings
 from iceform.networks.pieces.linear import with_one
-from iceform.networks.pieces.products import read_error, read_line, scale_at
+from iceform.networks.pieces.readings import Choice, Reading, read_error
 from iceform.run import primitives, rounding_of
 from iceform.tables import Interpolant
 from iceform.validation import unit_roundoff
@@ -115,7 +115,7 @@ class Norm(Piece):
             return found
         length = x.detach().norm(dim=-1, keepdim=True)
         centred, root, spread = self._parts(x, length)
-        out = self._scaled(self._standard(centred, root))
+        out = self._last_reading(centred, root).run()[0]
         return out, torch.cat([primitives.largest(length), primitives.largest(1 / spread)])
 
     def finish(self, before: Piece | None, *inputs: Tensor, covered: bool = False) -> Tensor:
@@ -157,16 +157,20 @@ class Norm(Piece):
         return centred, self._root(spread), spread
 
     def _mean(self, x: Tensor, length: Tensor) -> Tensor:
-        return read_line(
-            self.settings, x.mean(-1, keepdim=True), self._share * length,
-            lambda: (x, torch.full_like(x, 1 / self.width)[..., None, :]),
-        )[0]  # fmt: skip
+        return self._mean_reading(x, length).run()[0]
+
+    def _mean_reading(self, x: Tensor, length: Tensor) -> Reading:
+        share = torch.full_like(x, 1 / self.width)[..., None, :]
+        mean, least = x.mean(-1, keepdim=True), self._share * length
+        return Reading(self.settings, mean, least, lambda: (x, share))
 
     def _square(self, centred: Tensor) -> Tensor:
-        return read_line(
-            self.settings, centred.square().mean(-1, keepdim=True), 0.0,
-            lambda: (centred, (centred / self.width)[..., None, :]),
-        )[0]  # fmt: skip
+        return self._square_reading(centred).run()[0]
+
+    def _square_reading(self, centred: Tensor) -> Reading:
+        square = centred.square().mean(-1, keepdim=True)
+        share = (centred / self.width)[..., None, :]
+        return Reading(self.settings, square, 0.0, lambda: (centred, share))
 
     def _root(self, spread: Tensor) -> Tensor:
         """2^-k times the table's answer at spread / 4^k."""
@@ -175,62 +179,38 @@ class Norm(Piece):
         if self.settings.attends:
             found = primitives.read(inner, self.table)[0]
         else:
-            keys, queries, values, margin = self._head(inner)
-            mask = inner.new_zeros(1, len(keys))
-            frozen = self.settings.layers
-            found = frozen.attend(keys, queries, values, mask, margin)[..., 0, 0]
+            found = Choice.looked_up(self.settings.layers, self.table, inner).run()
         return found * torch.exp2(-power)
 
-    def _head(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
-        """Keys, queries and values of the head that looks z up, and its margin."""
-        table = self.table
-        keys = torch.stack([table.keys.slopes, table.keys.biases], -1).to(z)
-        centre = table.grid.center
-        queries = torch.stack([z - centre, torch.ones_like(z)], -1)[..., None, :]
-        logits = 2 * float((keys[:, 0].abs() * (table.high - centre) + keys[:, 1].abs()).max())
-        return keys, queries, table.values.to(z)[:, None], self.settings.layers.margin(logits)
-
-    def _standard(self, centred: Tensor, root: Tensor) -> Tensor:
+    def _standard(self, centred: Tensor, root: Tensor) -> Reading:
         """The token times its root: a map with that root on its diagonal."""
-        return read_line(
+        return Reading(
             self.settings, centred * root, 0.0,
             lambda: (centred, torch.diag_embed(root.expand(centred.shape))),
-        )[0]  # fmt: skip
+        )  # fmt: skip
 
-    def _scaled(self, h: Tensor) -> Tensor:
+    def _last_reading(self, centred: Tensor, root: Tensor) -> Reading:
+        """With gamma on the diagonal, beta beside it, where there are any."""
+        standard = self._standard(centred, root)
         if self.plain:
-            return h
+            return standard
+        h = standard.run()[0]
+        affine = torch.cat([torch.diag(self.weight), self.bias[:, None]], -1)
         z = torch.addcmul(self.bias, h, self.weight)
-        return read_line(self.settings, z, 0.0, lambda: (with_one(h), self._affine))[0]
-
-    @property
-    def _affine(self) -> Tensor:
-        """gamma on the diagonal, beta beside it."""
-        return torch.cat([torch.diag(self.weight), self.bias[:, None]], -1)
+        return Reading(self.settings, z, 0.0, lambda: (with_one(h), affine))
 
     def questions(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
     ) -> Iterator[ReplayedEntry]:
         """Of one token: the sums of its mean and of its squares, and an entry of the last map."""
         place = tuple(draw.randrange(n) for n in output.shape)
-        token, row, ask = inputs[0].detach()[place[:-1]], place[-1], self.settings.layers.ask_read
+        token = inputs[0].detach()[place[:-1]]
         length = token.norm(dim=-1, keepdim=True)
         if self.centred:
-            scale = scale_at(token.mean(-1, keepdim=True), self._share * length)
-            share = torch.full_like(token, 1 / self.width)[None]
-            yield ask(token, share / scale, 0, (self._mean(token, length) / scale)[0])
+            yield self._mean_reading(token, length).ask(0, self._mean(token, length)[0])
         centred, root, _ = self._parts(token, length)
-        scale = scale_at(centred.square().mean(-1, keepdim=True))
-        share = (centred / self.width)[None]
-        yield ask(centred, share / scale, 0, (self._square(centred) / scale)[0])
-        if self.plain:
-            scale = scale_at((centred * root)[row])
-            x, theta = centred, torch.diag(root.expand(centred.shape))
-        else:
-            h = self._standard(centred, root)
-            scale = scale_at(torch.addcmul(self.bias, h, self.weight)[row])
-            x, theta = with_one(h), self._affine
-        yield ask(x, theta / scale, row, output[place] / scale)
+        yield self._square_reading(centred).ask(0, self._square(centred)[0])
+        yield self._last_reading(centred, root).ask(place[-1], output[place])
 
     # ------------------------------------------------------------------------------------- ranges
 
@@ -263,11 +243,12 @@ class Norm(Piece):
         self.least, self.norm = max(least, math.sqrt(self.floor)), norm
 
     def _root_error(self) -> float:
-        """Proven error of the root, relative: its table's values are at least 1/2."""
+        """Proven error of the root, relative, of which the table's least value is known."""
         settings, table = self.settings, self.table
         model = rounding_of(settings.backend).model(settings.dtype, table, table.high, 1)
         leak = 2 * table.size * settings.layers.leak if settings.literal else 0.0
-        return 2.1 * (table.error + table.rounding(model) + leak)
+        off = math.sqrt(table.high) * (table.error + table.rounding(model) + leak)
+        return off / (1 - off) if off < 1 else math.inf
 
     def _after_centring(self) -> float:
         """Of h = c / sqrt(v + floor) and its look-ups, relative to sqrt d, whatever c is."""

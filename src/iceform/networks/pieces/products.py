@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -20,44 +19,8 @@ from iceform.certificates.witness import ReplayedEntry
 from iceform.errors import BoundError
 from iceform.networks.frozen import SLACK
 from iceform.networks.pieces.base import Bounds, Piece, PieceSettings
-from iceform.run import primitives, rounding_of
-
-
-def read_line(
-    settings: PieceSettings,
-    z: Tensor,
-    least: Tensor | float,
-    prompt: Callable[[], tuple[Tensor, Tensor]],
-) -> tuple[Tensor, Tensor]:
-    """Theta . x = z as the reading layer has it, and max |z|.
-
-    z is (..., rows). Every entry is read at its own scale, the power of two that it, and ``least``,
-    are at most: theta is divided by it in the prompt. ``prompt`` makes x, (..., inputs), and theta,
-    (..., rows, inputs), where they are written out.
-    """
-    line = settings.line
-    if line is not None:
-        floor = least if isinstance(least, Tensor) else z.new_full((1,), least)
-        if floor.ndim > 1:  # one for every entry
-            out, largest = primitives.read(z.reshape(-1), line, floor.reshape(-1))
-            return out.reshape(z.shape), largest
-        return primitives.read(z, line, floor)
-    scale = scale_at(z, least)
-    x, theta = prompt()
-    out = settings.layers.read(x, theta / scale[..., None]) * scale
-    return out, primitives.largest(z)
-
-
-def scale_at(z: Tensor, least: Tensor | float = 0.0) -> Tensor:
-    """The scales that entries are read at."""
-    return primitives.power_of_two(z.detach().abs().clamp(min=least))
-
-
-def read_error(settings: PieceSettings, terms: int = 1) -> float:
-    """Proven error of one reading of a product of ``terms`` terms, relative to its scale."""
-    table = settings.layers.table
-    model = rounding_of(settings.backend).model(settings.dtype, table, 1.0, terms)
-    return table.error + table.rounding(model)
+from iceform.networks.pieces.readings import Reading, read_error
+from iceform.run import primitives
 
 
 class ProductPiece(Piece):
@@ -109,34 +72,33 @@ class ProductPiece(Piece):
         self.largest = self._terms * given[0].entry * given[1].entry * OUTWARD_SINGLE
 
     def run(self, *inputs: Tensor, covered: bool = False) -> tuple[Tensor, Tensor | None]:
-        z, settings = self.exact(*inputs), self.settings
+        z = self.exact(*inputs)
+        seen = self._seen(inputs, z)
         a, b = (t.to(z) for t in inputs)
+        reading = self._reading(a, b, z, seen)
+        return reading.run()[0].reshape(z.shape), seen
+
+    def _reading(self, a: Tensor, b: Tensor, z: Tensor, seen: Tensor) -> Reading:
+        """Of rows and columns; of entries, a row each."""
         if self.inner is not None:
-            seen = self._seen(inputs, z)
-            least = self._least(seen)
-            return read_line(settings, z, least, lambda: (a, b.mT[..., None, :, :]))[0], seen
-        shape = z.shape
-
-        def prompt() -> tuple[Tensor, Tensor]:
-            return a.expand(shape)[..., None], b.expand(shape)[..., None, None]
-
-        out, seen = read_line(settings, z[..., None], 0.0, prompt)
-        return out[..., 0], seen
+            columns = b.mT[..., None, :, :]
+            return Reading(self.settings, z, self._least(seen), lambda: (a, columns))
+        one, other = a.expand(z.shape)[..., None], b.expand(z.shape)[..., None, None]
+        return Reading(self.settings, z[..., None], 0.0, lambda: (one, other))
 
     def replay_question(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
     ) -> ReplayedEntry | None:
         a, b = (t.detach() for t in inputs)
         z = self.exact(a, b)
-        place = tuple(draw.randrange(n) for n in output.shape)
-        scale = scale_at(z[place], self._least(self._seen((a, b), z)))
+        place, seen = tuple(draw.randrange(n) for n in output.shape), self._seen((a, b), z)
         if self.inner is None:
-            x, theta = a.expand(z.shape)[place][None], b.expand(z.shape)[place][None, None]
-        else:
-            x = a.expand(*z.shape[:-2], *a.shape[-2:])[place[:-1]]
-            columns = b.mT.expand(*z.shape[:-2], *b.mT.shape[-2:])
-            theta = columns[(*place[:-2], place[-1])][None]
-        return self.settings.layers.ask_read(x, theta / scale, 0, output[place] / scale)
+            a, b = a.expand(z.shape)[place], b.expand(z.shape)[place]
+            return self._reading(a, b, z[place], seen).ask(0, output[place])
+        a, b = (t.expand(*z.shape[:-2], *t.shape[-2:])[place[:-2]] for t in (a, b))
+        row = a[place[-2]], b.mT
+        least, last = self._least(seen), place[-1]
+        return Reading(self.settings, z[place[:-1]], least, lambda: row).ask(last, output[place])
 
     @property
     def certified(self) -> float:
