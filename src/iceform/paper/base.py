@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import wraps
+from functools import cached_property, wraps
 from typing import Any, ClassVar, Self
 
 import torch
@@ -16,14 +16,8 @@ from torch import Tensor
 
 from iceform.arithmetic import at_most
 from iceform.arithmetic.balls import balls_of, uppermost
-from iceform.certificates import (
-    Certificate,
-    DerivationStep,
-    RecordingBackend,
-    Result,
-    Verification,
-    weakest,
-)
+from iceform.certificates import Certificate, RecordingBackend, Result, Verification, weakest
+from iceform.certificates import DerivationStep as Step
 from iceform.codec import encode
 from iceform.errors import (
     BoundError,
@@ -54,6 +48,7 @@ from iceform.validation import (
     for_later,
     full_precision,
     guard,
+    unit_roundoff,
     untraced,
 )
 
@@ -61,6 +56,12 @@ from iceform.validation import (
 _BORDER = ("__init__", "forward", "prompt", "reference", "run", "step_at", "through", "trace")
 
 
+_PROOFS = {
+    "hard": "modulus of continuity and mass of far nodes",
+    "spectral": "theta-function bound of the linear look-up",
+    "fitted": "Taylor enclosure on a mesh, after the fit",
+    "graded": "Taylor enclosure on a mesh, after the fit",
+}
 _LOOKED_AT_ONCE = 1 << 22  # numbers that a fused look-up holds
 
 
@@ -270,15 +271,19 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
     def plan(self) -> Plan:
         """Sizes, before anything is built."""
 
-    @property
     @abstractmethod
-    def certificate(self) -> Certificate:
-        """The proven error."""
+    def _certify(self, it: Interpolant) -> Certificate:
+        """The proven error by a look-up table."""
 
     @abstractmethod
     def _build_network(self) -> FrozenNetwork: ...
 
     # ------------------------------------------------------------------------ what it inherits
+
+    @cached_property
+    def certificate(self) -> Certificate:
+        """The proven error, for every input in the domain."""
+        return self._certify(self.interpolant)
 
     def check(self, *inputs: Tensor) -> None:
         """Refuse inputs that the certificate does not cover: shapes, dtype, device, then values."""
@@ -473,11 +478,19 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
+    def _look_up_steps(self, error: float, rounding: float, it: Interpolant) -> Iterable[Step]:
+        """How a look-up's error comes about: the largest of several tables on the same keys."""
+        yield Step("h", "grid spacing", it.grid.spacing, f"{it.tokens} tokens, {it.regime} regime")
+        yield Step("c", "sharpness beta h^2", it.sharpness, "temperature in units of the grid")
+        yield Step("sup|A-f|", "look-up against f on its range", error, _PROOFS[it.regime])
+        yield Step("u", "unit roundoff", unit_roundoff(self.dtype), f"half of eps of {self.dtype}")
+        yield Step("rounding", "look-up in floating point", rounding, "logits, exp, sums, products")
+
     def _proved(
         self,
         terms: Mapping[str, float],
         domain: Mapping[str, float | str],
-        steps: Iterable[DerivationStep],
+        steps: Iterable[Step],
         *rests_on: Interpolant | Certificate,
         assumed: tuple[str, ...] = (),
     ) -> Certificate:

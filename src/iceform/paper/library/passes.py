@@ -16,8 +16,7 @@ from iceform import tuning
 from iceform.certificates import Certificate, Enclosure, Ledger, RecordingBackend, Result, weakest
 from iceform.errors import ProgramError
 from iceform.heads import Features, Head
-from iceform.heads.design import stacked
-from iceform.heads.head import Row
+from iceform.heads.head import Row, stacked
 from iceform.paper.base import distance
 from iceform.tables import bounds
 from iceform.validation import unit_roundoff
