@@ -207,9 +207,9 @@ class ResidualEmulator(Emulator):
                 raise PrecisionError(f"{what}; {present}", best=best) from None
             if other.layout.tokens > room:
                 raise PrecisionError(
-                    f"{name} takes {other.interpolant.tokens} grid tokens, a block of these "
-                    f"weights has room for {room}; build with room={other.layout.tokens}, or ask "
-                    f"for a larger eps; {present}",
+                    f"{name} takes {other.interpolant.tokens} grid tokens, these weights have room "
+                    f"for {room}; build with room={other.layout.tokens}, or ask for a larger eps; "
+                    f"{present}",
                     best=best,
                 )
         other.add_module("_network", self.network)
