@@ -19,6 +19,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
+from iceform.arithmetic.units import OUTWARD_MANY
 from iceform.certificates import Certificate
 from iceform.certificates import DerivationStep as Step
 from iceform.heads import (
@@ -39,7 +40,6 @@ from iceform.tables import Interpolant, bounds
 from iceform.validation import check_size, unit_roundoff
 
 _ALL = slice(None)
-_SPARE = 2.0**-30  # of a bound, for its own rounding in float64
 
 
 class AttentionHead(RowEmulator):
@@ -206,7 +206,7 @@ class AttentionHead(RowEmulator):
         worst = int((table.abs() + rounded).argmax())
         terms = {
             "interpolation": float(table.abs().flatten()[worst]),
-            "rounding": float(rounded.flatten()[worst]) * (1 + _SPARE),
+            "rounding": float(rounded.flatten()[worst]) * OUTWARD_MANY,
         }
         if not math.fsum(terms.values()) <= self.certificate.error:
             return self.certificate

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from iceform import tuning
 from iceform.arithmetic import at_most
 from iceform.arithmetic.balls import balls_of, uppermost
 from iceform.certificates import Certificate, RecordingBackend, Result, Verification, weakest
@@ -631,9 +632,6 @@ def _by_name(bound: inspect.BoundArguments, made: Emulator) -> dict[str, Any]:
     return {name: value for name, value in plain.items() if name not in made.held_apart}
 
 
-_COMPARED = 1025  # points at which a function given to load() is compared with its table
-
-
 def _derivative(f: Any) -> Any:
     """What is looked up of a loss; a function is itself."""
     return f.derivative if isinstance(f, Loss) else f
@@ -642,7 +640,7 @@ def _derivative(f: Any) -> Any:
 def _check_same_function(it: Interpolant, f: Any) -> None:
     """Refuse a function that the saved look-up table was not made for."""
     function = ScalarFunction.of(_derivative(f), it.low, it.high, kinks=())
-    z = torch.linspace(it.low, it.high, _COMPARED, dtype=torch.float64)
+    z = torch.linspace(it.low, it.high, tuning.PLACES, dtype=torch.float64)
     off = float((it(z) - function(z)).abs().max())
     allowed = it.error + 64 * torch.finfo(torch.float64).eps * max(it.size, 1.0)
     if not off <= allowed:

@@ -43,7 +43,7 @@ LossLike = str | Loss | ScalarFunction | Callable[[Tensor], Tensor]
 
 SAME = "same"  # the eps of the emulator that is reprogrammed
 
-_BLOCK = 8  # samples of a prompt: the cost of a literal sample grows with it
+BLOCK = 8  # samples of a prompt: the cost of a literal sample grows with it
 _FEWEST_TOKENS = 32  # of a block
 _MANY = 1 << 16  # samples whose first pass should not wait for the network
 
@@ -294,7 +294,7 @@ class ResidualEmulator(Emulator):
     def layout(self) -> LookUpLayout:
         """Sizes of the look-up layer; they do not grow with the number of samples."""
         tokens = room_for(max(self.interpolant.tokens, self._least_room))
-        return LookUpLayout(self.domain.dim, min(_BLOCK, self.domain.samples), tokens)
+        return LookUpLayout(self.domain.dim, min(BLOCK, self.domain.samples), tokens)
 
     @property
     def design(self) -> Design:

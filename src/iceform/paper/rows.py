@@ -269,6 +269,7 @@ class RowLayer:
 
 
 _LINE = ScalarFunction(lambda z: z, "identity", affine=(1.0, 0.0))
+_LARGEST_EXPONENT = math.floor(math.log(torch.finfo(torch.float64).max))
 _SQUARED = 2.0**50  # products whose squares, and those of a cell, float32 holds
 
 
@@ -399,7 +400,7 @@ class RowEmulator(Emulator):
         off = 2 * model.gamma * float((it.keys.slopes.abs() * terms + it.keys.biases.abs()).max())
         return {
             "interpolation": it.error,
-            "leak": 2 * it.size * leak * math.exp(min(off, 700.0)),
+            "leak": 2 * it.size * leak * math.exp(min(off, _LARGEST_EXPONENT)),
             "rounding": it.rounding(model),
         }
 

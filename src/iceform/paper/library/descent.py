@@ -18,6 +18,7 @@ from iceform.expressions import Loss
 from iceform.expressions.ball_tensors import BallTensor
 from iceform.paper.library.gradient_head import GradientHead, gradient_head
 from iceform.paper.library.passes import (
+    LOOKED,
     WRITTEN,
     HeadSizes,
     PassRecorder,
@@ -193,9 +194,9 @@ class RidgePrompts(PromptAlgorithm):
     """
 
     alpha: float = 1.0
-    tol: float = 1e-9
-    w_bound: float = 4.0
-    eps: float = 1e-9
+    tol: float = LOOKED
+    w_bound: float = DescentPrompts.w_bound
+    eps: float = LOOKED
 
     def __post_init__(self) -> None:
         check_positive("alpha", self.alpha, zero=True)

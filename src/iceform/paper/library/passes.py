@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from iceform.paper.library.network import PromptLibrary
 
 WRITTEN = 8  # roundings of a key and a query as they are balanced and written
+LOOKED = 1e-9  # what look-ups and minimisers are planned to be off by
 SPARE = 1.001  # of a reach, for the rounding of balanced weights
 UNREAD = 60.0  # e^-60: query tokens are kept out of an average by this margin
 STRAY = 2 * math.exp(-UNREAD)  # what they carry into it all the same, on values up to 1
