@@ -35,7 +35,7 @@ def claims(page: str, text: str) -> Iterator[Claim]:
     own = [s for s in sources() if s.of(page)]
     spans = list(_spans(text, own))
     if page == ERRATA:
-        test = Source(ERRATA, "measured", "computed again by tests/errata/test_figures.py")
+        test = Source(ERRATA, "measured", "computed again by tests/errata")
         spans += [
             (m.start(), m.end(), test) for p in asserted_sentences() for m in p.finditer(text)
         ]

@@ -181,11 +181,11 @@ STATED: list[tuple[str, str, str, list[str]]] = [
     ),
     ("results/settings.md", "theirs", "the text, section 6", ["10,000", "1000"]),
     ("docs/errata.md", "theirs", "the day of the edition", ["21"]),
-    ("docs/errata.md", "defined", "heads of a draw (test_figures.HEADS)", ["On 20 random heads"]),
+    ("docs/errata.md", "defined", "heads of a draw (test_attention_head.HEADS)", ["On 20 random heads"]),
     (
         "docs/errata.md",
         "measured",
-        "float32, four draws; test_figures holds them within half",
+        "float32, four draws; test_truncated holds them within half",
         ["float64 and 1.8 to 21 in float32", "From each head's first token: .38 to 1.0"],
     ),
     (

@@ -7,20 +7,26 @@ import torch
 
 import iceform as ice
 from tests.errata import printed
-from tests.errata.page import assert_on_page, short
+from tests.errata.common import (
+    F64,
+    PAGE,
+    assert_apart,
+    assert_on_page,
+    largest,
+    short,
+    span,
+    uniform,
+)
 
-F64 = torch.float64
-
-
-def uniform(generator, *shape):
-    return 2 * torch.rand(*shape, generator=generator, dtype=F64) - 1
+HEADS = range(20)  # seeds of small random heads
+DRAWS = range(6)  # seeds of the paper's experiment, and of what takes as long
 
 
 def instance(seed, d, n, d_h, d_v=None):
     """X (d, n) and W_K, W_Q, W_V, tokens as columns, entries in [-1, 1]."""
     generator = torch.Generator().manual_seed(seed)
     d_v = d_h if d_v is None else d_v
-    return tuple(uniform(generator, *s) for s in ((d, n), (d_h, d), (d_h, d), (d_v, d)))
+    return tuple(uniform(generator, -1, 1, *s) for s in ((d, n), (d_h, d), (d_h, d), (d_v, d)))
 
 
 def stacked(x, *mats):
@@ -37,7 +43,7 @@ def library(x, *mats, eps=1e-9, **options):
 
 def assert_certified(x, *mats, **options):
     em, out = library(x, *mats, **options)
-    worst = float((out.T - printed.head(x, *mats)).abs().max())
+    worst = largest(out.T - printed.head(x, *mats))
     assert worst <= em.certificate.error, (
         f"off by {worst:.3e}, certified {em.certificate.error:.3e}"
     )
@@ -67,7 +73,7 @@ def looked_up(x, mats, w, **options):
     """How far the first layer's [K'; Q'; V'] is from [K; Q; V]."""
     options = {"offset": previous, **SPLIT, **options}
     rows = printed.embedded_rows(x, w, sum(len(m) for m in mats), **options)
-    return rows, float((rows - stacked(x, *mats)).abs().max())
+    return rows, largest(rows - stacked(x, *mats))
 
 
 def test_vec_must_be_row_major():
@@ -77,8 +83,7 @@ def test_vec_must_be_row_major():
     x, *mats = instance(0, d=2, n=6, d_h=2)
     _, wrong = looked_up(x, mats, column_major(*mats))
     _, right = looked_up(x, mats, row_major(*mats))
-    assert wrong > 0.5
-    assert right <= 0.1 + 1e-3
+    assert_apart(wrong, 0.5, right, 0.1 + 1e-3)
     assert_on_page(
         f"off by {wrong:.2f} for $d = d_h = 2$, where the row-major vec gives {short(right)}"
     )
@@ -113,8 +118,7 @@ def test_offset_of_the_extraction_map_is_one_block_too_far(offset, broken):
     mats[0][0], x[:, 0] = torch.tensor([0.9, 0.9], dtype=F64), torch.tensor([0.9, 0.9], dtype=F64)
     _, wrong = looked_up(x, mats, row_major(*mats), offset=offset)
     _, right = looked_up(x, mats, row_major(*mats))
-    assert wrong > 0.5, broken
-    assert right <= 0.1 + 1e-3
+    assert_apart(wrong, 0.5, right, 0.1 + 1e-3)
     if broken == "every row":
         assert_on_page(f"if rounded up (off by {short(wrong)})")
     else:
@@ -147,9 +151,8 @@ def test_displayed_keys_make_the_softmax_independent_of_x():
     w = row_major(*mats)
     first, wrong = looked_up(x, mats, w, constant_keys=True)
     second, _ = looked_up(other, mats, w, constant_keys=True)
-    assert float((first - second).abs().max()) <= 1e-12
-    assert wrong > 0.5
-    assert looked_up(x, mats, w)[1] <= 0.1 + 1e-3
+    assert largest(first - second) <= 1e-12
+    assert_apart(wrong, 0.5, looked_up(x, mats, w)[1], 0.1 + 1e-3)
     assert_certified(x, *mats, encoding="embedding")
     assert_certified(other, *mats, encoding="embedding")
 
@@ -174,7 +177,7 @@ def test_range_must_not_depend_on_the_target():
     two, out = library(x2.sign(), *[m.sign() for m in others], encoding="embedding")
     assert one.digest == two.digest
     exact = printed.head(x2.sign(), *[m.sign() for m in others])
-    assert float((out.T - exact).abs().max()) <= two.certificate.error
+    assert largest(out.T - exact) <= two.certificate.error
 
 
 def test_second_block_of_the_prompt_is_redundant():
@@ -187,7 +190,7 @@ def test_second_block_of_the_prompt_is_redundant():
         printed.truncated_heads(x, w, -2.0, 2.0, 2, 40.0, ends=True, local=local)
         for local in (False, True)
     ]
-    assert float((both[0] - both[1]).abs().max()) <= 1e-10
+    assert largest(both[0] - both[1]) <= 1e-10
     x, *mats = instance(0, d=2, n=6, d_h=3)
     em, _ = library(x, *mats, encoding="embedding")
     assert em.plan.features == 2 + 9 * 2 + em.plan.tokens  # not 2 x 9 x 2
@@ -199,7 +202,7 @@ def test_blocks_of_the_second_layer_are_permuted_in_the_sketch():
     second of [K; Q; V]: Q Softmax(V' K). The proof's are in order.
     """
     worst = []
-    for seed in range(10):
+    for seed in HEADS:
         x, *mats = instance(seed, d=2, n=3, d_h=3)
         k, q, v = (m @ x for m in mats)
         eye, zero = torch.eye(3, dtype=F64), torch.zeros(3, 3, dtype=F64)
@@ -209,9 +212,10 @@ def test_blocks_of_the_second_layer_are_permuted_in_the_sketch():
         sketch = printed.attention(torch.cat([k, q, v]), w_k, w_q, w_v, eye)
         exact = printed.head(x, *mats)
         assert torch.equal(sketch, q @ torch.softmax(v.T @ k, 0))
-        worst.append(float((sketch - exact).abs().max()))
-        assert float((printed.second_layer(torch.cat([k, q, v]), 3) - exact).abs().max()) <= 1e-14
-    assert sorted(worst)[5] > 0.5
+        worst.append(largest(sketch - exact))
+        assert largest(printed.second_layer(torch.cat([k, q, v]), 3) - exact) <= 1e-14
+    assert sorted(worst[:10])[5] > 0.5
+    assert_on_page(f"off by {span(worst)} on {len(worst)} random heads")
 
 
 @pytest.mark.parametrize("encoding", ["rows", "embedding"])
@@ -246,7 +250,7 @@ def row_error(seed, **options):
     beta = options.pop("beta", SHARP)
     layer = sum(printed.row_heads(x, tuple(mats), NODES, beta, **options))
     out = printed.second_layer(layer, 3)[:, :3]
-    return float((out - printed.head(x, *mats)).abs().max())
+    return largest(out - printed.head(x, *mats))
 
 
 def test_queries_and_values_lose_a_factor_two():
@@ -258,9 +262,9 @@ def test_queries_and_values_lose_a_factor_two():
     layer = sum(printed.row_heads(x, tuple(mats), NODES, SHARP, readout=True))
     mended = sum(printed.row_heads(x, tuple(mats), NODES, SHARP, readout=True, factor=2.0))
     half_a_cell = 2 / CELLS + 1e-3
-    assert float((layer - torch.cat([k, q / 2, v / 2])).abs().max()) <= half_a_cell
-    assert float((mended - torch.cat([k, q, v])).abs().max()) <= half_a_cell
-    assert float((q / 2).abs().max()) > 0.1  # so that the two differ
+    assert largest(layer - torch.cat([k, q / 2, v / 2])) <= half_a_cell
+    assert largest(mended - torch.cat([k, q, v])) <= half_a_cell
+    assert largest(q / 2) > 0.1  # so that the two differ
 
 
 def test_zero_tokens_join_the_second_softmax_without_a_readout():
@@ -277,16 +281,24 @@ def test_zero_tokens_join_the_second_softmax_without_a_readout():
     assert row_error(0, factor=2.0, readout=True) <= 0.05
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_literal_row_form_is_far_off_and_holds_with_both_mended(seed):
-    literal = row_error(seed)
-    assert literal > 0.15
-    for one in ({"factor": 2.0}, {"readout": True}):
-        assert row_error(seed, **one) > 5 * row_error(seed, factor=2.0, readout=True)
-    assert row_error(seed, factor=2.0, readout=True) <= 0.03
-    x, *mats = instance(seed, d=2, n=3, d_h=3)
-    assert_certified(x, *mats)
-    assert_certified(x, *mats, regime="hard", eps=0.5)
+def test_literal_row_form_is_far_off_and_holds_with_both_mended():
+    literal, factor, readout, both = (
+        [row_error(seed, **options) for seed in HEADS]
+        for options in ({}, {"factor": 2.0}, {"readout": True}, {"factor": 2.0, "readout": True})
+    )
+    either = factor + readout
+    assert_apart(min(literal), 0.15, max(both), 0.03)
+    assert max(both) < min(either)
+    first = range(5)
+    assert all(one[i] > 5 * both[i] for one in (factor, readout) for i in first)
+    assert_on_page(
+        f"literal form is off by {span(literal)}, with either fix alone by {span(either)}, with "
+        f"both by {span(both)}"
+    )
+    for seed in first:
+        x, *mats = instance(seed, d=2, n=3, d_h=3)
+        assert_certified(x, *mats)
+        assert_certified(x, *mats, regime="hard", eps=0.5)
 
 
 def test_sum_over_heads_belongs_inside_the_second_layer():
@@ -300,9 +312,9 @@ def test_sum_over_heads_belongs_inside_the_second_layer():
     outside = sum(printed.second_layer(h, 3) for h in heads)
     inside = printed.second_layer(sum(heads), 3)
     exact, mean = printed.head(x, *mats), (mats[2] @ x).mean(1, keepdim=True)
-    assert float((outside - mean).abs().max()) <= 0.05
-    assert float((outside - exact).abs().max()) > 0.5
-    assert float((inside - exact).abs().max()) <= 0.15
+    assert largest(outside - mean) <= 0.05
+    assert largest(outside - exact) > 0.5
+    assert largest(inside - exact) <= 0.15
 
 
 def test_printed_beta_is_far_too_small():
@@ -314,7 +326,7 @@ def test_printed_beta_is_far_too_small():
 
     def off(beta):
         weights = torch.softmax(-beta * (z[:, None] - NODES).square(), -1)
-        return float((weights @ NODES - z).abs().max())
+        return largest(weights @ NODES - z)
 
     small = printed.row_beta(2, 1.0, CELLS, EPS1)
     assert small == pytest.approx(0.438, abs=5e-4)
@@ -335,11 +347,11 @@ def test_only_x_may_be_permuted():
     order = torch.tensor([2, 0, 1])
     em, out = library(x, *mats)
     only_x = em(x.T[order].contiguous(), *mats)
-    assert float((only_x - out[order]).abs().max()) <= 2 * em.certificate.error
+    assert largest(only_x - out[order]) <= 2 * em.certificate.error
     tokens = em.prompt(x.T.contiguous(), *mats).tokens
     whole = em.network(tokens[order])
-    assert float((whole - out[order]).abs().max()) > 0.1
-    assert float((whole - out[order][:, order]).abs().max()) <= 2 * em.certificate.error
+    assert largest(whole - out[order]) > 0.1
+    assert largest(whole - out[order][:, order]) <= 2 * em.certificate.error
 
 
 @pytest.mark.parametrize("encoding", ["rows", "embedding"])
@@ -358,28 +370,48 @@ def test_frozen_weights_are_the_same_for_every_target(encoding):
 # ---------------------------------------------------------------------------------------------
 
 
-def test_paper_experiment_with_one_head_per_row():
-    """d = 24, n = 20, d_h = 48, X ~ 2 N(0,1) - 1, weights ~ N(0,1): the sup error of the output.
-    27 grid tokens at a moderate temperature give what 32769 hard ones do not.
-    """
-    generator = torch.Generator().manual_seed(0)
+def paper_experiment(seed):
+    """Study 2's sizes, X ~ 2 N(0,1) - 1, weights ~ N(0,1): sup errors by (tokens, regime)."""
+    generator = torch.Generator().manual_seed(seed)
     d, n, d_h = 24, 20, 48
     x = 2 * torch.randn(n, d, generator=generator, dtype=F64) - 1
     mats = [torch.randn(d_h, d, generator=generator, dtype=F64) for _ in range(3)]
-    bound, weight = float(x.abs().max()), max(float(m.abs().max()) for m in mats)
-    reach = max(float((x @ m.T).abs().max()) for m in mats)
+    limits = {
+        "bound": float(x.abs().max()),
+        "weight_bound": max(float(m.abs().max()) for m in mats),
+        "reach": max(largest(x @ m.T) for m in mats),
+    }
 
     def off(tokens, regime):
         em = ice.paper.AttentionHead(
-            d, d_h, d_h, n, bound=bound, weight_bound=weight, reach=reach, eps=None,
-            grid_tokens=tokens, regime=regime, backend="fused",
-        )  # fmt: skip
-        return float((em(x, *mats) - em.reference(x, *mats)).abs().max())
+            d, d_h, d_h, n, eps=None, grid_tokens=tokens, regime=regime, **limits
+        )
+        return largest(em(x, *mats) - em.reference(x, *mats))
 
-    assert off(27, "spectral") <= 1e-11
-    assert off(27, "hard") > 1
-    assert off(513, "hard") > 1e-3
-    assert off(32769, "hard") > 1e-5
+    wanted = ((27, "spectral"), (27, "hard"), (513, "hard"), (32769, "hard"))
+    return {case: off(*case) for case in wanted}
+
+
+def test_paper_experiment_with_one_head_per_row():
+    """27 grid tokens at a moderate temperature give what 32769 hard ones do not."""
+    off = paper_experiment(0)
+    assert off[27, "spectral"] <= 1e-11
+    assert off[27, "hard"] > 1
+    assert off[513, "hard"] > 1e-3
+    assert off[32769, "hard"] > 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not PAGE.exists(), reason="the page is not in the package")
+def test_the_paper_s_experiment_varies_with_the_draw():
+    """Hard look-ups move a maximum on some draws and not on others."""
+    found = [paper_experiment(seed) for seed in DRAWS]
+    spectral = [f[27, "spectral"] for f in found]
+    assert max(spectral) <= 1e-11, spectral
+    hard = [span([f[tokens, "hard"] for f in found]) for tokens in (27, 513, 32769)]
+    assert_on_page(
+        f"hard look-ups {hard[0]} with 27, {hard[1]} with 513 and {hard[2]} with 32769 (six draws)"
+    )
 
 
 # ---------------------------------------------------------------------------------------------
@@ -424,13 +456,13 @@ def test_attention_behind_a_map_that_adds_tokens_is_no_attention():
     attention is linear; behind a map that makes two tokens of it, as Lin does, it is not.
     """
     generator = torch.Generator().manual_seed(2)
-    z = uniform(generator, 3, 1)
-    w_k, w_q, w_v = (uniform(generator, 3, 3) for _ in range(3))
+    z = uniform(generator, -1, 1, 3, 1)
+    w_k, w_q, w_v = (uniform(generator, -1, 1, 3, 3) for _ in range(3))
     keep = torch.eye(1, dtype=F64)
-    token_wise = uniform(generator, 3, 3)
+    token_wise = uniform(generator, -1, 1, 3, 3)
     behind = printed.attention(token_wise @ z, w_k, w_q, w_v, keep)
     own = printed.attention(z, w_k @ token_wise, w_q @ token_wise, w_v @ token_wise, keep)
-    assert float((behind - own).abs().max()) <= 1e-14
+    assert largest(behind - own) <= 1e-14
 
     def lifted(z):
         two = z @ torch.tensor([[1.0, -2.0]], dtype=F64)
@@ -438,7 +470,7 @@ def test_attention_behind_a_map_that_adds_tokens_is_no_attention():
 
     alone = printed.attention(2 * z, w_k, w_q, w_v, keep)
     assert torch.equal(alone, 2 * printed.attention(z, w_k, w_q, w_v, keep))
-    assert float((lifted(2 * z) - 2 * lifted(z)).abs().max()) > 0.1
+    assert largest(lifted(2 * z) - 2 * lifted(z)) > 0.1
 
 
 @pytest.mark.parametrize("encoding", ["embedding", "rows"])

@@ -8,24 +8,20 @@ import torch
 
 import iceform as ice
 from iceform.paper import Schedule, steps_needed
-from tests.errata import literal, printed
-from tests.errata.page import assert_on_page
-
-F64 = torch.float64
-UNIT = torch.finfo(F64).eps / 2
-
-
-def uniform(generator, low, high, *shape):
-    return low + (high - low) * torch.rand(shape, generator=generator, dtype=F64)
-
-
-def normal(generator, *shape):
-    return torch.randn(shape, generator=generator, dtype=F64)
-
-
-def tensors(*values):
-    return [torch.tensor(v, dtype=F64) for v in values]
-
+from tests.errata import printed
+from tests.errata.common import (
+    F64,
+    UNIT,
+    assert_apart,
+    assert_certified,
+    assert_on_page,
+    drawn,
+    largest,
+    literal_rows,
+    normal,
+    tensors,
+    uniform,
+)
 
 # ---------------------------------------------------------------------------------------------
 # one step: cor:in-context-sim-gd
@@ -44,7 +40,7 @@ def test_printed_readout_is_the_mean_gradient_not_the_step():
         "squared", dim=1, samples=1, bound=2.0, eps=1e-9, backend="literal"
     )
     readout = torch.full((1, 1), 1.0, dtype=F64)  # u = (1/n) 1_n with n = 1
-    read = readout.T @ literal.rows(gradients, x, y, w)
+    read = readout.T @ literal_rows(gradients, x, y, w)
     target = float(w - lr * (w * x[0] - y) * x[0])
     assert target == pytest.approx(1.85)
     assert float(read) == pytest.approx(1.5, abs=1e-9)
@@ -56,32 +52,37 @@ def test_printed_readout_is_the_mean_gradient_not_the_step():
     assert abs(float(em(x, y, w)) - target) <= em.certificate.error <= 1e-9
 
 
-def test_per_sample_gradients_need_a_continuous_derivative():
-    """cor:in-context-GD-attn asks for a differentiable l and sets f = l' in thm:attn_sim_f, which
-    needs a continuous f. l(t) = t^2 sin(1/t) is differentiable; with x = 1, y = 0 and w = 1/(k pi)
-    the head, mended as in section 2, is off by almost 1, however fine its grid. For Huber's loss,
-    in C^1, the same head follows its grid.
+def attended(x, y, w, nodes, f, beta):
+    return printed.residual_map(x, y, w, nodes, f, 0.0, beta=beta, square_query=1.0)
+
+
+def retrieved(x, y, w, nodes, f, beta):
+    return printed.hopfield_residual(x, y, w, nodes, f, 0.0, beta, square_query=1.0)
+
+
+@pytest.mark.parametrize("layer", [attended, retrieved])
+def test_per_sample_gradients_need_a_continuous_derivative(layer):
+    """cor:in-context-GD-attn and cor:in-context-GD-hop ask for a differentiable l and set f = l',
+    where thm:attn_sim_f and thrm:hopfield_sim_f need a continuous f. l(t) = t^2 sin(1/t) is
+    differentiable, but l' jumps between -1 and 1 near 0; with x = 1, y = 0 and w = 1/(k pi) the
+    layer, its sign mended, is off by almost 1, however fine its grid. For Huber's loss, in C^1, the
+    same layer follows its grid.
     """
 
     def slope(t):
         safe = torch.where(t == 0, 1.0, t)
         return torch.where(t == 0, 0.0, 2 * t * torch.sin(1 / safe) - torch.cos(1 / safe))
 
-    def huber(t):
-        return t.clamp(-0.5, 0.5)
+    def off(f, cells):
+        nodes, beta = printed.grid(2, cells), 12 * (cells / 4) ** 2
+        points = torch.tensor([[1 / (k * math.pi)] for k in range(2000, 2020)], dtype=F64)
+        return max(
+            largest(layer(x, y, w, nodes, f, beta) - printed.exact_map(x, y, w, f)) for w in points
+        )
 
     x, y = torch.ones(1, 1, dtype=F64), torch.zeros(1, dtype=F64)
     for cells in (200, 2000):
-        nodes, beta = printed.grid(2, cells), 12 * (cells / 4) ** 2
-        worst = {}
-        for f in (slope, huber):
-            worst[f] = max(
-                float((printed.residual_map(x, y, w, nodes, f, 0.0, beta=beta, square_query=1.0)
-                       - printed.exact_map(x, y, w, f)).abs().max())
-                for w in torch.tensor([[1 / (k * math.pi)] for k in range(2000, 2020)], dtype=F64)
-            )  # fmt: skip
-        assert worst[slope] > 0.9
-        assert worst[huber] <= 2 / cells
+        assert_apart(off(slope, cells), 0.9, off(lambda t: t.clamp(-0.5, 0.5), cells), 2 / cells)
 
 
 @pytest.mark.parametrize("loss", ["squared", "absolute"])
@@ -94,8 +95,8 @@ def test_no_function_f_makes_the_printed_readout_a_step(loss):
     options = {"dim": 2, "samples": 3, "eps": 1e-2, "backend": "literal"}
     read = ice.paper.SampleGradients(loss, **options)(x, y, w).mean(0)
     em = ice.paper.GradientStep(loss, 0.3, **options)
-    assert float((read - w).abs().max()) == pytest.approx(0.7, abs=1e-12)
-    assert float((em(x, y, w) - w).abs().max()) <= em.certificate.terms["rounding"]
+    assert largest(read - w) == pytest.approx(0.7, abs=1e-12)
+    assert largest(em(x, y, w) - w) <= em.certificate.terms["rounding"]
 
 
 def test_ridge_shrinkage_is_exact_and_pseudo_samples_need_the_old_readout():
@@ -105,11 +106,11 @@ def test_ridge_shrinkage_is_exact_and_pseudo_samples_need_the_old_readout():
     """
     n, d, lr, l2 = 4, 2, 0.25, 0.5
     generator = torch.Generator().manual_seed(1)
-    x, y, w = (uniform(generator, -1, 1, *s) for s in ((n, d), (n,), (d,)))
+    x, y, w = drawn(generator, n, d)
     em = ice.paper.GradientStep("squared", lr, l2, dim=d, samples=n, eps=1e-9, backend="literal")
-    assert float((em(x, y, w) - em.reference(x, y, w)).abs().max()) <= em.certificate.error
+    assert_certified(em, x, y, w)
     still = em(torch.zeros_like(x), y, w)
-    assert float((still - (1 - lr * l2) * w).abs().max()) <= 64 * UNIT
+    assert largest(still - (1 - lr * l2) * w) <= 64 * UNIT
 
     pseudo = math.sqrt(n * l2) * torch.eye(d, dtype=F64)
     more = ice.paper.SampleGradients(
@@ -117,8 +118,8 @@ def test_ridge_shrinkage_is_exact_and_pseudo_samples_need_the_old_readout():
     )
     total = more(torch.cat([x, pseudo]), torch.cat([y, torch.zeros(d, dtype=F64)]), w).sum(0)
     exact = em.reference(x, y, w)
-    assert float((w - lr * total / n - exact).abs().max()) <= lr * (n + d) * 1e-9
-    assert float((w - lr * total / (n + d) - exact).abs().max()) >= 1e-2
+    assert largest(w - lr * total / n - exact) <= lr * (n + d) * 1e-9
+    assert largest(w - lr * total / (n + d) - exact) >= 1e-2
 
 
 # ---------------------------------------------------------------------------------------------
@@ -134,10 +135,9 @@ def test_as_many_layers_as_steps_suffice(steps):
         "squared", steps, 0.5, unrolled=True, backend="literal", **options
     )
     generator = torch.Generator().manual_seed(2)
-    data = [uniform(generator, -1, 1, *s) for s in ((3, 2), (3,), (2,))]
     attending = [k for k in em.network.layers if isinstance(k, ice.heads.SoftmaxAttention)]
     assert len(attending) == em.plan.layers == steps
-    assert float((em(*data) - em.reference(*data)).abs().max()) <= em.certificate.error <= 1e-8
+    assert_certified(em, *drawn(generator, 3, 2), eps=1e-8)
 
 
 def test_errors_of_two_steps_exceed_two_eps_in_the_sup_norm():
@@ -152,7 +152,7 @@ def test_errors_of_two_steps_exceed_two_eps_in_the_sup_norm():
     x = vectors[:, -1:].T * values[-1].sqrt()
     gram = x.T @ x
     matrix = torch.eye(2, dtype=F64) - lr * gram
-    assert float((matrix - wanted).abs().max()) <= 8 * UNIT
+    assert largest(matrix - wanted) <= 8 * UNIT
     assert float(values[-1]) == pytest.approx(2 / lr)  # eta = 2/L, the lemma's limit
     assert float(values[0]) >= -8 * UNIT  # convex
 
@@ -172,7 +172,7 @@ def test_errors_of_two_steps_exceed_two_eps_in_the_sup_norm():
         "squared", 2, lr, dim=2, samples=1, bound=2.0, hessian=(0.0, 2 / lr), eps=0.05,
         regime="hard", backend="literal",
     )  # fmt: skip
-    measured = float((em(x, y, start) - em.reference(x, y, start)).abs().max())
+    measured = largest(em(x, y, start) - em.reference(x, y, start))
     assert 0 < measured <= em.certificate.error <= 0.05
 
 
@@ -254,7 +254,7 @@ def test_emulated_descent_holds_its_two_norm_certificate(loss):
     )  # fmt: skip
     seen = 0.0
     for _ in range(20):
-        x, y, w = (uniform(generator, -1, 1, *s) for s in ((n, d), (n,), (d,)))
+        x, y, w = drawn(generator, n, d)
         one = em.step(x, y, w) - em.step.reference(x, y, w)
         spectral = float(torch.linalg.matrix_norm(x, 2)) / math.sqrt(n)
         assert float(one.norm()) <= eta * spectral * it.error + 1e-12
@@ -273,7 +273,7 @@ def test_iterates_that_leave_the_grid_are_refused():
     with pytest.raises(ice.errors.BoundError, match="smaller steps"):
         em(x, y, w)
     fine = ice.paper.GradientDescent("squared", 4, 1.5, dim=1, samples=1, eps=1e-9)
-    assert float((fine(x, y, w) - fine.reference(x, y, w)).abs().max()) <= fine.certificate.error
+    assert_certified(fine, x, y, w)
 
 
 @pytest.mark.parametrize(("curvature", "rate"), [(-1.0, 1.0), (1.0, 3.0)])
@@ -380,7 +380,7 @@ def test_one_frozen_head_solves_least_squares_where_the_data_is_conditioned(pena
     # A logit is a sum of parts below 2 max|slope|, rounded thrice: 6 units of max|slope|. Moved by
     # delta, a softmax moves what it reads by at most delta (max v - min v); the sum adds the rest.
     rounding = 16 * UNIT * float(table.keys.slopes.abs().max()) * float(table.values.abs().max())
-    assert float((found - solution).abs().max()) <= table.error + rounding <= 2e-9
+    assert largest(found - solution) <= table.error + rounding <= 2e-9
     if not penalty:
         assert table.error <= 1e-10
         assert_on_page(
@@ -396,9 +396,9 @@ def test_least_squares_holds_where_the_data_is_conditioned_and_refuses_elsewhere
     em = ice.paper.LeastSquares(dim=1, samples=1, condition=16.0, radius=4.0, eps=1e-8)
     x, y, start = tensors([[[1.0]], [[0.5]], [[0.25]]], [[1.0]] * 3, [[0.0]] * 3)
     solution = 1 / x[:, 0]
-    assert float((em(x, y) - solution).abs().max()) <= em.certificate.error <= 1e-8
+    assert_certified(em, x, y, exact=solution, eps=1e-8)
     assert em.passes > 1
-    assert float((em.descent.step(x, y, start) - solution).abs().max()) >= 1
+    assert largest(em.descent.step(x, y, start) - solution) >= 1
     with pytest.raises(ice.errors.BoundError, match="eigenvalues"):
         em(*tensors([[0.1]], [1.0]))
 
@@ -422,7 +422,7 @@ def test_least_squares_is_not_strongly_convex_without_full_rank():
     assert [float(w[1]) for w in ends] == [0.5, -0.5]
     assert all(float((x @ w - y).abs()) <= 1e-12 for w in ends)
     once, again = (limit(w, 0.1) for w in starts)
-    assert float((once - again).abs().max()) <= 1e-12
+    assert largest(once - again) <= 1e-12
     em = ice.paper.LeastSquares(dim=2, samples=1, condition=50.0, radius=4.0, eps=1e-6)
     with pytest.raises(ice.errors.BoundError, match="eigenvalues"):
         em(x, y)
@@ -442,7 +442,7 @@ def test_weights_chosen_for_one_data_set_say_nothing():
     for y, off in ((x @ w_star[0], 0.0), (x @ (w_star[0] + 1), 1.0)):
         prompt = torch.cat([x, y[:, None], torch.zeros(3, 2, dtype=F64)], 1)
         solution = torch.linalg.lstsq(x, y[:, None]).solution[:, 0]
-        seen = float((layer(lift(prompt))[0] - solution).abs().max())
+        seen = largest(layer(lift(prompt))[0] - solution)
         assert seen == pytest.approx(off, abs=1e-9)
 
 
@@ -516,5 +516,5 @@ def test_least_squares_takes_at_most_sixty_passes_at_kappa_fifty():
         dim=3, samples=8, condition=KAPPA * (1 + 1e-9), largest=1 + 1e-12, bound=3.0,
         y_bound=6.0, radius=DISTANCE, eps=TARGET,
     )  # fmt: skip
-    assert float((em(x, y) - w_star).abs().max()) <= em.certificate.error <= TARGET
+    assert_certified(em, x, y, exact=w_star, eps=TARGET)
     assert 1 < em.passes <= 60

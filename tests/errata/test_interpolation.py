@@ -10,9 +10,8 @@ import iceform as ice
 from iceform.expressions import ScalarFunction
 from iceform.tables import Grid, bounds
 from iceform.tables.regimes import fit_values
+from tests.errata.common import F64, PAGE, UNIT, assert_on_page, largest, short, whole
 
-F64 = torch.float64
-UNIT = torch.finfo(F64).eps / 2
 DIGITS = 50
 # The bounds are evaluated in float64: some twenty operations and the exponential of -c g^2.
 ROUNDED = 1e-12
@@ -30,11 +29,6 @@ def arb():
 
 def uniform(generator, low, high):
     return low + (high - low) * float(torch.rand((), generator=generator, dtype=F64))
-
-
-def whole(generator, low, high):
-    """A whole number from low to high, both included."""
-    return int(torch.randint(low, high + 1, (), generator=generator))
 
 
 def moments(arb, c, guards, cells, u, powers):
@@ -130,12 +124,24 @@ def test_a_line_needs_two_dozen_tokens_on_any_range(dtype, guards, tokens, figur
         grid = Grid(-reach, reach, 1, guards)
         it = ice.Interpolant(grid, c, grid.nodes, "spectral", 0.0)
         z = torch.linspace(-reach, reach, 4001, dtype=F64).to(dtype)
-        off = float((it(z).double() - z.double()).abs().max())
+        off = largest(it(z).double() - z.double())
         assert it.tokens == tokens
         assert off <= 2 * figure * reach / 10
     certified = ice.Interpolant.identity(-10.0, 10.0, eps=1e-12)
     assert certified.error <= 1e-12
     assert certified.tokens <= 24
+
+
+@pytest.mark.skipif(not PAGE.exists(), reason="the page is not in the package")
+def test_a_line_is_certified_to_what_the_page_says():
+    """24 tokens need c = .255; what float64 is proven to hold is several times that."""
+    sharpness, guards = 0.255, 11
+    bound = 20 * bounds.linear_reproduction(sharpness, guards, 1)
+    certified = ice.Interpolant.identity(-10.0, 10.0, eps=None)
+    with pytest.raises(ice.errors.PrecisionError):
+        ice.Interpolant.identity(-10.0, 10.0, eps=1.2e-14)
+    assert_on_page(f"at $c = .255$ 24 tokens carry a line on $[-10, 10]$ to {short(bound)}")
+    assert_on_page(f"holds it to {short(certified.error)}, with {certified.tokens} tokens")
 
 
 # ---------------------------------------------------------------------------------------------
@@ -162,7 +168,7 @@ def test_unfitted_values_at_moderate_temperature_are_off_by_a_second_difference(
     grid = Grid(-4.0, 4.0, cells, guards)
     it = ice.Interpolant(grid, c, torch.sin(grid.nodes), "spectral", 0.0)
     z = torch.linspace(-4, 4, 2001, dtype=F64)
-    off = float((it(z) - torch.sin(z)).abs().max())
+    off = largest(it(z) - torch.sin(z))
     assert off == pytest.approx(grid.spacing**2 / (4 * c), rel=0.02)
     assert off <= bounds.sampled_error(c, guards, cells, grid.spacing, 1.0, 1.0)
 
@@ -191,7 +197,7 @@ KINKED = {"fitted": (0.073, 0.036, 0.018, 0.0089), "graded": (1.4e-2, 8.4e-4, 4.
 
 
 def sup_error(it, f):
-    return float((it(MESH) - f(MESH)).abs().max())
+    return largest(it(MESH) - f(MESH))
 
 
 @pytest.mark.parametrize("name", HARD)
@@ -282,10 +288,10 @@ def test_hard_bounds_hold_on_random_instances():
         grid = Grid(low, low + uniform(generator, 0.1, 6), cells)
         it = ice.Interpolant(grid, c, f(grid.nodes), "hard", 0.0)
         z = (grid.low + (grid.high - grid.low) * u).clamp(grid.low, grid.high)
-        off = float((it(z) - f(z)).abs().max())
-        largest = 2 * size  # no modulus of continuity exceeds the oscillation
-        whole_cells = [min(lipschitz * m * grid.spacing, largest) for m in range(1, 5)]
-        parts = [min(lipschitz * j * grid.spacing / 16, largest) for j in range(1, 17)]
+        off = largest(it(z) - f(z))
+        most = 2 * size  # no modulus of continuity exceeds the oscillation
+        whole_cells = [min(lipschitz * m * grid.spacing, most) for m in range(1, 5)]
+        parts = [min(lipschitz * j * grid.spacing / 16, most) for j in range(1, 17)]
         for bound in (
             bounds.hard_error(whole_cells, size, c),
             bounds.hard_pair_error(parts, size, c),
@@ -311,7 +317,7 @@ def test_half_a_cell_bounds_the_identity_as_soon_as_beta_is_one_over_h_squared(c
     grid = Grid(-3.0, 5.0, cells)
     it = ice.Interpolant(grid, c, grid.nodes, "hard", 0.0)
     z = torch.linspace(-3, 5, 4001, dtype=F64)
-    off = float((it(z) - z).abs().max())
+    off = largest(it(z) - z)
     assert off <= bounds.hard_identity_error(c, grid.spacing) + 64 * UNIT
     with pytest.raises(ice.errors.BoundError, match="c >= 1"):
         bounds.hard_identity_error(0.99, grid.spacing)

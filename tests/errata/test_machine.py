@@ -6,24 +6,20 @@ import torch
 import iceform as ice
 from iceform.paper.library import HeadPrompts, KernelPrompts, PromptLibrary
 from tests.errata import printed
-from tests.errata.page import assert_on_page, short
-
-F64 = torch.float64
+from tests.errata.common import F64, assert_on_page, largest, short, uniform
 
 
 def target(seed, scale, n=3, d=2):
     """Tokens (n, d) in [-1, 1] and a head with weights in [-scale, scale]."""
     generator = torch.Generator().manual_seed(seed)
-    x, *mats = (
-        2 * torch.rand(*s, generator=generator, dtype=F64) - 1 for s in ((n, d), *[(n, d)] * 3)
-    )
+    x, *mats = (uniform(generator, -1, 1, n, d) for _ in range(4))
     return x, [scale * m for m in mats]
 
 
 def assert_runs(machine, x, mats):
     result = machine.run(HeadPrompts(*mats), x)
     exact = printed.head(x.T, *mats).T
-    worst, allowed = float((result.value - exact).abs().max()), within(result, exact)
+    worst, allowed = largest(result.value - exact), within(result, exact)
     assert worst <= allowed, f"{worst:.3e} > {allowed:.3e}"
     return result
 
@@ -49,7 +45,7 @@ def test_the_corollary_s_prompt_is_not_the_one_its_network_reads():
         layer = sum(
             printed.row_heads(x.T, tuple(mats), nodes, 5e5, factor=2.0, readout=True, prompt=prompt)
         )
-        off.append(float((layer - torch.cat([m @ x.T for m in mats])).abs().max()))
+        off.append(largest(layer - torch.cat([m @ x.T for m in mats])))
     assert off[0] > 0.5
     assert off[1] <= 0.0025 + 1e-9
     machine = PromptLibrary(d, n, algorithms=[HeadPrompts(*mats)])
@@ -69,7 +65,7 @@ def test_a_common_number_of_grid_points_is_not_enough():
         layer = sum(printed.row_heads(x.T, tuple(mats), nodes, beta, factor=2.0, readout=True))
         assert bool(layer.isfinite().all())
         exact = torch.cat([m @ x.T for m in mats])
-        errors.append(float((layer - exact).abs().max()))
+        errors.append(largest(layer - exact))
         reached.append(float(exact.abs().max()))
     assert_on_page(f"another algorithm's product is {short(reached[1])}")
     assert errors[0] <= 0.0025 + 1e-9
@@ -119,11 +115,11 @@ def test_padding_to_a_common_size_needs_a_mask():
     features = printed.head(
         torch.nn.functional.pad(x, (0, 4)).T, *(torch.nn.functional.pad(m, (0, 4)) for m in mats)
     )
-    assert float((features - exact).abs().max()) <= 1e-14
+    assert largest(features - exact) <= 1e-14
     tokens = printed.head(torch.nn.functional.pad(x, (0, 0, 0, 9)).T, *mats)[:, :3]
-    off, largest = float((tokens - exact).abs().max()), float(exact.abs().max())
-    assert off > 0.5 * largest
-    assert_on_page(f"are off by {short(off)}, where the output's largest entry is {largest:.2f}")
+    off, entries = largest(tokens - exact), largest(exact)
+    assert off > 0.5 * entries
+    assert_on_page(f"are off by {short(off)}, where the output's largest entry is {entries:.2f}")
 
     bigger = HeadPrompts(*target(2, 1.1, n=12, d=6)[1])
     machine = PromptLibrary(6, 12, algorithms=[bigger])
@@ -151,5 +147,5 @@ def test_nearest_neighbours_need_the_squared_norms_as_a_data_row():
     machine = PromptLibrary(2, 2, algorithms=[program])
     result = machine.run(program, x, y)
     exact = program.reference(x, y)
-    assert float((result.value - exact).abs().max()) <= within(result, exact)
+    assert largest(result.value - exact) <= within(result, exact)
     assert float(result.predict(query[None])[0]) < -0.9

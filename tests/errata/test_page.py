@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.errata.common import PAGE, short
+
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "errata.md"
 # \label{...} of its definitions, lemmas, theorems and corollaries, in the paper's order
 LABELS = frozenset(
     """
@@ -62,3 +63,7 @@ def test_every_item_says_what_is_printed_and_what_stands_elsewhere():
         )  # fmt: skip
         assert both, item[:60]
         assert all(said.strip(" .–-\n") for said in both.groups()), item[:60]
+
+
+def test_numbers_are_written_as_on_the_page():
+    assert [short(v) for v in (0.0574, 8.84e-4, 54.2, 1.89)] == [".057", "8.8e-4", "54", "1.9"]

@@ -70,8 +70,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "another program on the same weights holds no eps",
         "paper/residual.py",
-        "held, room = self.eps if eps == SAME else eps, self.layout.tokens",
-        "held, room = None, self.layout.tokens",
+        '"eps": self.eps if eps == SAME else eps}',
+        '"eps": None}',
         ("tests/paper/test_residual.py", "-k", "reprogramming"),
     ),
     # ------------------------------------------------- formulas run where weights are others
@@ -544,8 +544,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "samples beyond the bound are taken",
         "paper/domain.py",
-        '        check_largest("x", x, self.x, "scale the samples or raise bound=")\n',
-        "",
+        '    ("x", "x", "scale the samples or raise bound="),\n',
+        '    ("x", "terms", "scale the samples or raise bound="),\n',
         ("tests/test_bad_input.py", "-k", "entries_outside"),
     ),
     Mutant(

@@ -19,7 +19,9 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from iceform.certificates import Certificate, DerivationStep
+from iceform.arithmetic.units import OUTWARD_MANY
+from iceform.certificates import Certificate
+from iceform.certificates import DerivationStep as Step
 from iceform.heads import (
     Design,
     Features,
@@ -38,7 +40,6 @@ from iceform.tables import Interpolant, bounds
 from iceform.validation import check_size, unit_roundoff
 
 _ALL = slice(None)
-_SPARE = 2.0**-30  # of a bound, for its own rounding in float64
 
 
 class AttentionHead(RowEmulator):
@@ -170,16 +171,10 @@ class AttentionHead(RowEmulator):
         }
         steps = (
             *self._steps(it, looked),
-            DerivationStep("e", "error of an entry of K, Q, V", each, "sum of the above"),
-            DerivationStep(
-                "delta", "e (||K||_1 + ||Q||_1) + d_h e^2", delta, "how far logits move"
-            ),
-            DerivationStep(
-                "logits", "rounding of the second layer's logits", logits, "(d_h + 4) u terms"
-            ),
-            DerivationStep(
-                "tanh", "tanh((delta + logits)/2)", moved, "how far attention weights move"
-            ),
+            Step("e", "error of an entry of K, Q, V", each, "sum of the above"),
+            Step("delta", "e (||K||_1 + ||Q||_1) + d_h e^2", delta, "how far logits move"),
+            Step("logits", "rounding of the second layer's logits", logits, "(d_h + 4) u terms"),
+            Step("tanh", "tanh((delta + logits)/2)", moved, "how far attention weights move"),
         )
         return self._proved(terms, self._describe(), steps, it)
 
@@ -211,15 +206,13 @@ class AttentionHead(RowEmulator):
         worst = int((table.abs() + rounded).argmax())
         terms = {
             "interpolation": float(table.abs().flatten()[worst]),
-            "rounding": float(rounded.flatten()[worst]) * (1 + _SPARE),
+            "rounding": float(rounded.flatten()[worst]) * OUTWARD_MANY,
         }
         if not math.fsum(terms.values()) <= self.certificate.error:
             return self.certificate
         domain = {**self._describe(), "data": "as given"}
-        step = DerivationStep(
-            "off", "the look-ups' head less the exact one", terms["interpolation"],
-            "both evaluated on these data",
-        )  # fmt: skip
+        off = terms["interpolation"]
+        step = Step("off", "the look-ups' head less the exact one", off, "both on these data")
         steps = (*self._steps(self.interpolant, self._looked(self.interpolant)), step)
         return self._proved(terms, domain, steps, self.interpolant)
 

@@ -8,22 +8,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import wraps
+from functools import cached_property, wraps
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
+from iceform import tuning
 from iceform.arithmetic import at_most
 from iceform.arithmetic.balls import balls_of, uppermost
-from iceform.certificates import (
-    Certificate,
-    DerivationStep,
-    RecordingBackend,
-    Result,
-    Verification,
-    weakest,
-)
+from iceform.certificates import Certificate, RecordingBackend, Result, Verification, weakest
+from iceform.certificates import DerivationStep as Step
 from iceform.codec import encode
 from iceform.errors import (
     BoundError,
@@ -54,6 +49,7 @@ from iceform.validation import (
     for_later,
     full_precision,
     guard,
+    unit_roundoff,
     untraced,
 )
 
@@ -61,6 +57,12 @@ from iceform.validation import (
 _BORDER = ("__init__", "forward", "prompt", "reference", "run", "step_at", "through", "trace")
 
 
+_PROOFS = {
+    "hard": "modulus of continuity and mass of far nodes",
+    "spectral": "theta-function bound of the linear look-up",
+    "fitted": "Taylor enclosure on a mesh, after the fit",
+    "graded": "Taylor enclosure on a mesh, after the fit",
+}
 _LOOKED_AT_ONCE = 1 << 22  # numbers that a fused look-up holds
 
 
@@ -270,15 +272,19 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
     def plan(self) -> Plan:
         """Sizes, before anything is built."""
 
-    @property
     @abstractmethod
-    def certificate(self) -> Certificate:
-        """The proven error."""
+    def _certify(self, it: Interpolant) -> Certificate:
+        """The proven error by a look-up table."""
 
     @abstractmethod
     def _build_network(self) -> FrozenNetwork: ...
 
     # ------------------------------------------------------------------------ what it inherits
+
+    @cached_property
+    def certificate(self) -> Certificate:
+        """The proven error, for every input in the domain."""
+        return self._certify(self.interpolant)
 
     def check(self, *inputs: Tensor) -> None:
         """Refuse inputs that the certificate does not cover: shapes, dtype, device, then values."""
@@ -473,11 +479,19 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
+    def _look_up_steps(self, error: float, rounding: float, it: Interpolant) -> Iterable[Step]:
+        """How a look-up's error comes about: the largest of several tables on the same keys."""
+        yield Step("h", "grid spacing", it.grid.spacing, f"{it.tokens} tokens, {it.regime} regime")
+        yield Step("c", "sharpness beta h^2", it.sharpness, "temperature in units of the grid")
+        yield Step("sup|A-f|", "look-up against f on its range", error, _PROOFS[it.regime])
+        yield Step("u", "unit roundoff", unit_roundoff(self.dtype), f"half of eps of {self.dtype}")
+        yield Step("rounding", "look-up in floating point", rounding, "logits, exp, sums, products")
+
     def _proved(
         self,
         terms: Mapping[str, float],
         domain: Mapping[str, float | str],
-        steps: Iterable[DerivationStep],
+        steps: Iterable[Step],
         *rests_on: Interpolant | Certificate,
         assumed: tuple[str, ...] = (),
     ) -> Certificate:
@@ -618,9 +632,6 @@ def _by_name(bound: inspect.BoundArguments, made: Emulator) -> dict[str, Any]:
     return {name: value for name, value in plain.items() if name not in made.held_apart}
 
 
-_COMPARED = 1025  # points at which a function given to load() is compared with its table
-
-
 def _derivative(f: Any) -> Any:
     """What is looked up of a loss; a function is itself."""
     return f.derivative if isinstance(f, Loss) else f
@@ -629,7 +640,7 @@ def _derivative(f: Any) -> Any:
 def _check_same_function(it: Interpolant, f: Any) -> None:
     """Refuse a function that the saved look-up table was not made for."""
     function = ScalarFunction.of(_derivative(f), it.low, it.high, kinks=())
-    z = torch.linspace(it.low, it.high, _COMPARED, dtype=torch.float64)
+    z = torch.linspace(it.low, it.high, tuning.PLACES, dtype=torch.float64)
     off = float((it(z) - function(z)).abs().max())
     allowed = it.error + 64 * torch.finfo(torch.float64).eps * max(it.size, 1.0)
     if not off <= allowed:

@@ -33,7 +33,8 @@ from typing import Any, Self, Unpack
 import torch
 from torch import Tensor
 
-from iceform.certificates import Certificate, DerivationStep
+from iceform.certificates import Certificate
+from iceform.certificates import DerivationStep as Step
 from iceform.errors import PrecisionError, ProgramError
 from iceform.expressions import ScalarFunction
 from iceform.expressions.extremes import extremes
@@ -52,13 +53,7 @@ from iceform.heads import (
 from iceform.heads.lookups import HIDDEN
 from iceform.paper.base import Emulator, LayerSizes, Plan
 from iceform.paper.gradients import GradientStep
-from iceform.paper.residual import (
-    LossLike,
-    Rates,
-    ResidualOptions,
-    check_logits,
-    room_for,
-)
+from iceform.paper.residual import LossLike, Rates, ResidualOptions, check_logits, room_for
 from iceform.paper.selection import choose
 from iceform.run import Backend
 from iceform.run.primitives import is_transformed
@@ -173,23 +168,10 @@ class CompactStep(GradientStep):
         count = self._room(it) + 2 * self.domain.samples + 2
         sums = (2 * count + 16) * unit * (row + self._kept(rates))
         steps = (
-            DerivationStep(
-                "h", "grid spacing", it.grid.spacing, f"{it.tokens} tokens for all samples"
-            ),
-            DerivationStep(
-                "c", "sharpness beta h^2", it.sharpness, "temperature in units of the grid"
-            ),
-            DerivationStep("R", "ceiling of |f|", self.ceiling, f"{_ABOVE} sup|f|, enclosed"),
-            DerivationStep(
-                "sup|A-a|", "look-up against the log-weights", off, "Taylor enclosure on a mesh"
-            ),
-            DerivationStep(
-                "logits", "the largest of the first layer", largest, "slope max|z| + bias"
-            ),
-            DerivationStep(
-                "delta", "rounding of log-weights", delta, "first layer, softmax of the second"
-            ),
-            DerivationStep("u", "unit roundoff", unit, f"half of eps of {self.dtype}"),
+            *self._look_up_steps(off, looked, it),
+            Step("R", "ceiling of |f|", self.ceiling, f"{_ABOVE} sup|f|, enclosed"),
+            Step("logits", "the largest of the first layer", largest, "slope max|z| + bias"),
+            Step("delta", "rounding of log-weights", delta, "first layer, softmax of the second"),
         )
         terms = {"interpolation": moved, "rounding": more + sums}
         return self._proved(terms, self.domain.describe(), steps, *tables)

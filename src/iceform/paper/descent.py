@@ -15,7 +15,8 @@ from torch import Tensor
 from iceform import tuning
 from iceform.arithmetic import at_least, at_most, exactly, gram_eigenvalues
 from iceform.arithmetic.units import OUTWARD_FEW
-from iceform.certificates import Certificate, DerivationStep
+from iceform.certificates import Certificate
+from iceform.certificates import DerivationStep as Step
 from iceform.codec import encode
 from iceform.errors import BoundError, PrecisionError
 from iceform.expressions.losses import Loss
@@ -202,10 +203,9 @@ class GradientDescent(Emulator):
             return None
         return 0.9 * self.eps / (math.sqrt(dim) * math.fsum(self._reach))
 
-    @cached_property
-    def certificate(self) -> Certificate:
+    def _certify(self, it: Interpolant) -> Certificate:
         """The proven error of the last iterate, for every data set in the domain."""
-        return self._certify(self._reach, self.domain.x_norm, self.domain.describe())
+        return self._added_up(self._reach, self.domain.x_norm, self.domain.describe())
 
     def certify(self, x: Tensor, y: Tensor) -> Certificate:
         """A sharper certificate for given data: its own eigenvalues instead of the worst case.
@@ -219,9 +219,9 @@ class GradientDescent(Emulator):
             if self._quadratic
             else self._reach
         )
-        return self._certify(reach, spectral, {**self.domain.describe(), "data": "as given"})
+        return self._added_up(reach, spectral, {**self.domain.describe(), "data": "as given"})
 
-    def _certify(
+    def _added_up(
         self, reach: list[float], spectral: float, domain: dict[str, float | str]
     ) -> Certificate:
         """``spectral`` bounds sigma_max(X)/sqrt(n)."""
@@ -234,14 +234,10 @@ class GradientDescent(Emulator):
             parts["rounding"] += factor * root * (one["rounding"] + extra)
         derivation = (
             *self.step.certificate.derivation,
-            DerivationStep("steps", f"{self.schedule.name} schedule", len(self.schedule), "passes"),
-            DerivationStep(
-                "alpha", "least eigenvalue of the Hessian", self.hessian[0], "l2 included", True
-            ),
-            DerivationStep(
-                "L", "largest eigenvalue of the Hessian", self.hessian[1], "l2 included"
-            ),
-            DerivationStep(
+            Step("steps", f"{self.schedule.name} schedule", len(self.schedule), "passes"),
+            Step("alpha", "least eigenvalue of the Hessian", self.hessian[0], "l2 included", True),
+            Step("L", "largest eigenvalue of the Hessian", self.hessian[1], "l2 included"),
+            Step(
                 "reach",
                 "sum over steps of what an error is multiplied by",
                 math.fsum(reach),

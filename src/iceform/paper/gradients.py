@@ -20,13 +20,7 @@ from torch import Tensor
 
 from iceform.expressions import ScalarFunction
 from iceform.expressions.losses import Loss
-from iceform.paper.residual import (
-    SAME,
-    LossLike,
-    Rates,
-    ResidualEmulator,
-    ResidualOptions,
-)
+from iceform.paper.residual import SAME, LossLike, Rates, ResidualEmulator, ResidualOptions
 from iceform.run import Backend, bind, rounding_of
 from iceform.run.primitives import SampleMaxima, is_transformed
 from iceform.validation import check_matmul_precision, check_positive

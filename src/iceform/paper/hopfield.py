@@ -11,14 +11,13 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from iceform import tuning
-from iceform.certificates import Certificate, DerivationStep, Verification
+from iceform.certificates import Certificate, Verification
 from iceform.codec import encode
 from iceform.errors import PrecisionError, ProgramError, ShapeError
 from iceform.expressions import ScalarFunction
@@ -44,13 +43,7 @@ from iceform.run.formulas import StoredLookUp
 from iceform.tables import Grid, Interpolant, bounds
 from iceform.tables.regimes import on_grid
 from iceform.tables.storage import table_from
-from iceform.validation import (
-    check_bound,
-    check_choice,
-    check_positive,
-    check_size,
-    unit_roundoff,
-)
+from iceform.validation import check_bound, check_choice, check_positive, check_size, unit_roundoff
 
 Elementwise = Callable[[Tensor], Tensor] | ScalarFunction
 
@@ -124,7 +117,7 @@ class HopfieldMap(Emulator):
         def chosen(g: ScalarFunction, eps: float | None, it: Interpolant | None) -> Interpolant:
             return choose(
                 g, span, eps=eps, regime=regime, tokens=tokens, dtype=dtype, gain=1.0,
-                total=lambda it: self._certify((it,)).error, given=it,
+                total=lambda it: self._certify_columns((it,)).error, given=it,
             )  # fmt: skip
 
         if given is not None:
@@ -166,9 +159,12 @@ class HopfieldMap(Emulator):
                     it if it is keys else _column(g, keys)
                     for g, it in zip(self.functions, own, strict=True)
                 )
-                if not best or self._certify(columns).error < self._certify(best).error:
+                if (
+                    not best
+                    or self._certify_columns(columns).error < self._certify_columns(best).error
+                ):
                     best = columns
-                if self.eps is not None and self._certify(columns).error <= self.eps:
+                if self.eps is not None and self._certify_columns(columns).error <= self.eps:
                     return columns
             if self.eps is None:
                 break
@@ -187,7 +183,10 @@ class HopfieldMap(Emulator):
         view._read_out = index
         return view
 
-    def _certify(self, tables: Sequence[Interpolant]) -> Certificate:
+    def _certify(self, it: Interpolant) -> Certificate:
+        return self._certify_columns(self.tables)
+
+    def _certify_columns(self, tables: Sequence[Interpolant]) -> Certificate:
         found = []
         for it in tables:
             terms_of_z = self._terms + abs(it.grid.center)
@@ -195,24 +194,9 @@ class HopfieldMap(Emulator):
             found.append((it.error, it.rounding(model)))
         looked, rounded = (max(column) for column in zip(*found, strict=True))
         terms = {"interpolation": looked, "rounding": rounded}
-        it, columns = tables[0], "" if len(tables) == 1 else f", {len(tables)} columns"
-        steps = (
-            DerivationStep(
-                "h", "grid spacing", it.grid.spacing,
-                f"{it.tokens} patterns{columns}, {it.regime} regime",
-            ),
-            DerivationStep(
-                "sup|A-f|", "look-up against f on the line's range", looked, "as for a head"
-            ),
-            DerivationStep("rounding", "look-up in floating point", rounded, "logits, exp, sums"),
-        )  # fmt: skip
+        steps = self._look_up_steps(looked, rounded, tables[0])
         sizes = f"{self.samples} x {self.dim}"
         return self._proved(terms, {"samples x dim": sizes, "max |z|": self.bound}, steps, *tables)
-
-    @cached_property
-    def certificate(self) -> Certificate:
-        """The proven error."""
-        return self._certify(self.tables)
 
     def _verify(self, *inputs: Tensor, certified: float, bits: int) -> Verification:
         if self._read_out is not None:

@@ -11,7 +11,6 @@ solution, R being its norm.
 from __future__ import annotations
 
 import math
-from functools import cached_property
 from typing import Any, TypedDict, Unpack
 
 import torch
@@ -21,7 +20,8 @@ from torch import Tensor
 from iceform import tuning
 from iceform.arithmetic import exactly, gram_eigenvalues
 from iceform.arithmetic.units import UNIT
-from iceform.certificates import Certificate, DerivationStep
+from iceform.certificates import Certificate
+from iceform.certificates import DerivationStep as Step
 from iceform.errors import BoundError
 from iceform.heads import FrozenNetwork, LookUps, Prompt
 from iceform.paper.base import Emulator, Plan
@@ -157,14 +157,13 @@ class RidgeRegression(Emulator):
         """lambda = alpha / n."""
         return self.descent.l2
 
-    @cached_property
-    def certificate(self) -> Certificate:
+    def _certify(self, it: Interpolant) -> Certificate:
         """Emulation error of the last iterate plus its distance to the solution."""
         inner = self.descent.certificate
         hessian = self.descent.hessian
         contraction = self.descent.schedule.contraction(hessian)
         left = contraction * self.radius * (1 + _SETTLED)
-        step = DerivationStep(
+        step = Step(
             "convergence", "contraction times ||w*||", left, f"{self.passes} passes from w = 0"
         )
         low, high = self.eigenvalues

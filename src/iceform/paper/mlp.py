@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from iceform import tuning
 from iceform.arithmetic import at_most, exactly
+from iceform.arithmetic.units import OUTWARD_MANY, OUTWARD_MOST
 from iceform.certificates import (
     Attestation,
     Certificate,
@@ -31,12 +32,10 @@ from iceform.expressions import ScalarFunction
 from iceform.heads import FrozenNetwork, LookUpLayout, LookUps
 from iceform.paper.in_graph import InGraph
 from iceform.paper.linear import LinearLayer
-from iceform.paper.residual import check_logits, room_for
+from iceform.paper.residual import BLOCK, check_logits, room_for
 from iceform.run import Backend, bind, rounding_of
 from iceform.tables import Interpolant
 from iceform.validation import check_positive, check_size, for_later, untraced
-
-_AT_ONCE = 8  # numbers that one prompt of the look-up layer looks up
 
 
 class MLP(InGraph):
@@ -120,7 +119,7 @@ class MLP(InGraph):
 
     def _add_activation(self, layer: LinearLayer, eps: float | None) -> float:
         """Fit the activation on a layer's range; the bound of what it returns."""
-        high = layer.reach * (1 + 1e-9) + layer.certificate.error
+        high = layer.reach * OUTWARD_MANY + layer.certificate.error
         f = ScalarFunction.of(self.activation, -high, high)
         share = None if eps is None else eps / (8 * len(self.sizes) * max(1.0, self._gain_after()))
         table = Interpolant.fit(f, -high, high, share)
@@ -129,7 +128,7 @@ class MLP(InGraph):
         self._functions.append(f)
         mesh = torch.linspace(-high, high, 4097, dtype=torch.float64)
         # |f| <= |A| + e, and A is as steep as that between the points: e once more at one of them.
-        largest = float(f(mesh).abs().max()) * (1 + 1e-6) + 2 * table.error
+        largest = float(f(mesh).abs().max()) * OUTWARD_MOST + 2 * table.error
         return largest + table.steepness * high / 2048
 
     def _gain_after(self) -> float:
@@ -182,7 +181,7 @@ class MLP(InGraph):
     def layout(self) -> LookUpLayout:
         """Sizes of the look-up layer; they say little about the activations' tables."""
         tokens = max((table.tokens for table in self.tables), default=1)
-        return LookUpLayout(1, _AT_ONCE, room_for(tokens))
+        return LookUpLayout(1, BLOCK, room_for(tokens))
 
     @property
     @for_later

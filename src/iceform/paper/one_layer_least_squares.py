@@ -37,7 +37,8 @@ from torch import Tensor
 
 from iceform import tuning
 from iceform.arithmetic.units import NOISE
-from iceform.certificates import Certificate, DerivationStep
+from iceform.certificates import Certificate
+from iceform.certificates import DerivationStep as Step
 from iceform.errors import BoundError, ProgramError
 from iceform.heads import Design, Features, FrozenNetwork, Head, Lift, Prompt, Row, attention, moves
 from iceform.paper.base import Emulator, LayerSizes, Plan
@@ -176,9 +177,7 @@ class OneLayerRidge(Emulator):
         sums = gamma + (2 * tokens + 8) * unit + tokens * torch.finfo(self.dtype).tiny
         return self._size * (2 * total_variation(moved) + sums)
 
-    @cached_property
-    def certificate(self) -> Certificate:
-        """The proven error."""
+    def _certify(self, it: Interpolant) -> Certificate:
         looked = self._labels * self.grid.error
         unit = unit_roundoff(self.dtype)
         terms = {
@@ -188,14 +187,10 @@ class OneLayerRidge(Emulator):
         }
         grid, n, d = self.grid, self.domain.samples, self.domain.dim
         steps = (
-            DerivationStep("T", "tokens along an entry of X", grid.table.tokens, "fitted"),
-            DerivationStep("N", "T^(n d) tokens", grid.tokens, f"n = {n}, d = {d}"),
-            DerivationStep(
-                "quotient", "|A_ij - x_ij/(|X|^2 + alpha)|", grid.error, "one-variable proofs"
-            ),
-            DerivationStep(
-                "interpolation", "sum |y_i| times that", looked, f"|y_i| <= {self.domain.y:g}"
-            ),
+            Step("T", "tokens along an entry of X", grid.table.tokens, "fitted"),
+            Step("N", "T^(n d) tokens", grid.tokens, f"n = {n}, d = {d}"),
+            Step("quotient", "|A_ij - x_ij/(|X|^2 + alpha)|", grid.error, "one-variable proofs"),
+            Step("interpolation", "sum |y_i| times that", looked, f"|y_i| <= {self.domain.y:g}"),
         )
         domain: dict[str, float | str] = {
             "samples x dim": f"{n} x {d}",

@@ -18,7 +18,6 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Required, Self, TypedDict
 
 import torch
@@ -26,7 +25,8 @@ from torch import Tensor
 
 from iceform import tuning
 from iceform.arithmetic import at_most
-from iceform.certificates import Certificate, DerivationStep
+from iceform.certificates import Certificate
+from iceform.certificates import DerivationStep as Step
 from iceform.errors import BoundError, CapacityError, PrecisionError
 from iceform.expressions import ScalarFunction
 from iceform.expressions.losses import Loss
@@ -43,7 +43,7 @@ LossLike = str | Loss | ScalarFunction | Callable[[Tensor], Tensor]
 
 SAME = "same"  # the eps of the emulator that is reprogrammed
 
-_BLOCK = 8  # samples of a prompt: the cost of a literal sample grows with it
+BLOCK = 8  # samples of a prompt: the cost of a literal sample grows with it
 _FEWEST_TOKENS = 32  # of a block
 _MANY = 1 << 16  # samples whose first pass should not wait for the network
 
@@ -207,9 +207,9 @@ class ResidualEmulator(Emulator):
                 raise PrecisionError(f"{what}; {present}", best=best) from None
             if other.layout.tokens > room:
                 raise PrecisionError(
-                    f"{name} takes {other.interpolant.tokens} grid tokens, a block of these "
-                    f"weights has room for {room}; build with room={other.layout.tokens}, or ask "
-                    f"for a larger eps; {present}",
+                    f"{name} takes {other.interpolant.tokens} grid tokens, these weights have room "
+                    f"for {room}; build with room={other.layout.tokens}, or ask for a larger eps; "
+                    f"{present}",
                     best=best,
                 )
         other.add_module("_network", self.network)
@@ -235,11 +235,6 @@ class ResidualEmulator(Emulator):
 
     # ----------------------------------------------------------------------------- certificate
 
-    @cached_property
-    def certificate(self) -> Certificate:
-        """The proven error of one pass."""
-        return self._certify(self.interpolant)
-
     def _rounding_model(self, it: Interpolant) -> RoundingModel:
         terms = self.domain.terms + abs(it.grid.center)
         return rounding_of(self.backend).model(self.dtype, it, terms, self.domain.dim)
@@ -250,9 +245,8 @@ class ResidualEmulator(Emulator):
 
     def _certify(self, it: Interpolant, rates: Rates | None = None) -> Certificate:
         rates = rates or self.rates
-        d, unit = self.domain, unit_roundoff(self.dtype)
-        model = self._rounding_model(it)
-        looked = it.rounding(model)
+        d = self.domain
+        looked = it.rounding(self._rounding_model(it))
         row = rates.gain * (it.size * d.x + self._offset_bound)
         largest = check_logits(it, d.terms + abs(it.grid.center))
         carried = self._carried(it, rates)
@@ -271,26 +265,10 @@ class ResidualEmulator(Emulator):
             "rounding": rates.gain * d.x * looked + carried + sums,
         }
         steps = (
-            DerivationStep(
-                "h", "grid spacing", it.grid.spacing, f"{it.tokens} tokens, {it.regime} regime"
-            ),
-            DerivationStep(
-                "c", "sharpness beta h^2", it.sharpness, "temperature in units of the grid"
-            ),
-            DerivationStep(
-                "sup|A-f|", "look-up against f on the range of z", it.error, _PROOFS[it.regime]
-            ),
-            DerivationStep("logits", "the largest", largest, "slope max|z| + bias"),
-            DerivationStep(
-                "M", "margin between blocks", MARGIN, "e^(logits - M) is exactly 0: no leak"
-            ),
-            DerivationStep(
-                "gain", "factor of the look-up in the output", rates.gain * d.x, "gain max|x|"
-            ),
-            DerivationStep("u", "unit roundoff", unit, f"half of eps of {self.dtype}"),
-            DerivationStep(
-                "rounding", "look-up in floating point", looked, "logits, exp, sums, products"
-            ),
+            *self._look_up_steps(it.error, looked, it),
+            Step("logits", "the largest", largest, "slope max|z| + bias"),
+            Step("M", "margin between blocks", MARGIN, "e^(logits - M) is exactly 0: no leak"),
+            Step("gain", "factor of the look-up", rates.gain * d.x, "gain max|x|"),
         )
         return self._proved(terms, d.describe(), steps, it)
 
@@ -316,7 +294,7 @@ class ResidualEmulator(Emulator):
     def layout(self) -> LookUpLayout:
         """Sizes of the look-up layer; they do not grow with the number of samples."""
         tokens = room_for(max(self.interpolant.tokens, self._least_room))
-        return LookUpLayout(self.domain.dim, min(_BLOCK, self.domain.samples), tokens)
+        return LookUpLayout(self.domain.dim, min(BLOCK, self.domain.samples), tokens)
 
     @property
     def design(self) -> Design:
@@ -392,12 +370,6 @@ class ResidualEmulator(Emulator):
 
 _ROOM = 2.0**20  # for sums of gradients
 _PROMPTS_HELD = 64  # by a literal pass, at most
-_PROOFS = {
-    "hard": "modulus of continuity and mass of far nodes",
-    "spectral": "theta-function bound of the linear look-up",
-    "fitted": "Taylor enclosure on a mesh, after the fit",
-    "graded": "Taylor enclosure on a mesh, after the fit",
-}
 
 
 def plan_look_ups(layout: LookUpLayout, samples: int, grid: int, dtype: torch.dtype) -> Plan:

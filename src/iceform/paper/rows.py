@@ -18,10 +18,8 @@ embedding (def:input_attn)
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple, TypedDict
 
 import torch
@@ -30,7 +28,7 @@ from torch import Tensor
 from iceform import tuning
 from iceform.arithmetic import exactly
 from iceform.arithmetic.units import LEAK_BITS
-from iceform.certificates import Certificate, DerivationStep
+from iceform.certificates import DerivationStep as Step
 from iceform.errors import BoundError, ProgramError
 from iceform.expressions import ScalarFunction
 from iceform.heads import (
@@ -254,6 +252,11 @@ class RowLayer:
         samples[n:] = 0.0
         return shared, samples, groups, self.rows, torch.cat(own), ramp, constant
 
+    def parameters(self) -> int:
+        """Numbers in the literal layer."""
+        attending, before = self.sizes()
+        return attending.parameters + before
+
     def sizes(self) -> tuple[LayerSizes, int]:
         """What the literal layer comes to, and the numbers of the map before it."""
         heads, n, logit = self.outputs, self.samples, self.dim + 1
@@ -266,6 +269,7 @@ class RowLayer:
 
 
 _LINE = ScalarFunction(lambda z: z, "identity", affine=(1.0, 0.0))
+_LARGEST_EXPONENT = math.floor(math.log(torch.finfo(torch.float64).max))
 _SQUARED = 2.0**50  # products whose squares, and those of a cell, float32 holds
 
 
@@ -396,7 +400,7 @@ class RowEmulator(Emulator):
         off = 2 * model.gamma * float((it.keys.slopes.abs() * terms + it.keys.biases.abs()).max())
         return {
             "interpolation": it.error,
-            "leak": 2 * it.size * leak * math.exp(min(off, 700.0)),
+            "leak": 2 * it.size * leak * math.exp(min(off, _LARGEST_EXPONENT)),
             "rounding": it.rounding(model),
         }
 
@@ -421,14 +425,6 @@ class RowEmulator(Emulator):
     def _gain(self) -> float:
         return 1.0
 
-    @abstractmethod
-    def _certify(self, it: Interpolant) -> Certificate: ...
-
-    @cached_property
-    def certificate(self) -> Certificate:
-        """The proven error for every input in the domain."""
-        return self._certify(self.interpolant)
-
     def _describe(self) -> dict[str, float | str]:
         return {
             "samples x dim": f"{self.samples} x {self.dim}",
@@ -437,22 +433,9 @@ class RowEmulator(Emulator):
             "max |weights . x|": self.reach,
         }
 
-    def _steps(self, it: Interpolant, looked: dict[str, float]) -> tuple[DerivationStep, ...]:
-        return (
-            DerivationStep(
-                "h", "grid spacing", it.grid.spacing, f"{it.tokens} tokens, {it.regime} regime"
-            ),
-            DerivationStep(
-                "c", "sharpness beta h^2", it.sharpness, "temperature in units of the grid"
-            ),
-            DerivationStep("R", "range of the products", self.reach, "dim x bounds, or reach="),
-            DerivationStep(
-                "sup|A-z|", "look-up against the line", it.error, "theta-function bound, or h/2"
-            ),
-            DerivationStep(
-                "rounding", "look-up in floating point", looked["rounding"], "logits, exp, sums"
-            ),
-        )
+    def _steps(self, it: Interpolant, looked: dict[str, float]) -> tuple[Step, ...]:
+        whole = Step("R", "range of the products", self.reach, "dim x bounds, or reach=")
+        return (*self._look_up_steps(it.error, looked["rounding"], it), whole)
 
     # ------------------------------------------------------------------------------ evaluation
 

@@ -23,7 +23,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from iceform.certificates import DerivationStep
+from iceform.certificates import DerivationStep as Step
 from iceform.heads import Design, FrozenNetwork, Head, Move, attention
 from iceform.paper.attention_head import AttentionHead
 from iceform.paper.base import LayerSizes, Plan
@@ -108,8 +108,8 @@ class SplitAttentionHead(AttentionHead):
         off = 2 * (self.dim + 2) * unit * (x.abs() @ weight.abs().mT)
         return Entries(z, off, z, off + each)
 
-    def _steps(self, it: Interpolant, looked: dict[str, float]) -> tuple[DerivationStep, ...]:
-        whole = DerivationStep("R", "range of the products", self.reach, "dim x bounds, or reach=")
+    def _steps(self, it: Interpolant, looked: dict[str, float]) -> tuple[Step, ...]:
+        whole = Step("R", "range of the products", self.reach, "dim x bounds, or reach=")
         return (*self.line.certificate.derivation, whole)
 
     # --------------------------------------------------------------------------- prompt, weights

@@ -23,14 +23,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from iceform.arithmetic import exactly
-from iceform.certificates import Certificate, DerivationStep
+from iceform.certificates import Certificate
+from iceform.certificates import DerivationStep as Step
 from iceform.errors import BoundError, ProgramError
 from iceform.heads import Design, Features, FrozenNetwork, Head, Move, Prompt, Row, attention, rows
 from iceform.paper.base import Emulator, LayerSizes, Plan
@@ -187,20 +187,14 @@ class TruncatedLinear(Emulator):
         """Bound of sum_j |w_j x_j| + |t|."""
         return (self.dim * self.bound + 1) * self.weight_bound
 
-    @cached_property
-    def certificate(self) -> Certificate:
-        """The proven error."""
+    def _certify(self, it: Interpolant) -> Certificate:
         error = self._hard_error() if self.regime == "hard" else self._spectral_error()
         terms = {"interpolation": error, "leak": 0.0, "rounding": self._rounding()}
         s = self.split
         steps = (
-            DerivationStep(
-                "h", "(b - a) / (H (T - 2g))", s.spacing, f"{s.heads} heads of {s.tokens} tokens"
-            ),
-            DerivationStep("c", "sharpness beta h^2", self.sharpness, f"{self.regime} regime"),
-            DerivationStep(
-                "error", "of the summed look-ups", error, "h/2 and tails, or mesh enclosure"
-            ),
+            Step("h", "(b - a) / (H (T - 2g))", s.spacing, f"{s.heads} heads of {s.tokens} tokens"),
+            Step("c", "sharpness beta h^2", self.sharpness, f"{self.regime} regime"),
+            Step("error", "of the summed look-ups", error, "h/2 and tails, or mesh enclosure"),
         )
         where = "all reals" if self.regime == "hard" else f"[{exactly(s.low)}, {exactly(s.high)}]"
         domain: dict[str, float | str] = {

@@ -285,9 +285,9 @@ class GradedGrid:
     def _integrate(self) -> None:
         finest = self.spacing
         # Five Gauss points in each of four panels per gap: far below rounding for a smooth h.
-        roots = torch.tensor([-0.9061798459386640, -0.5384693101056831, 0.0], dtype=torch.float64)
-        roots = torch.cat([roots, -roots[:2].flip(0)])
-        weights = roots.new_tensor([0.2369268850561891, 0.4786286704993665, 0.5688888888888889])
+        wide, narrow = (math.sqrt(5 + sign * 2 * math.sqrt(10 / 7)) / 3 for sign in (1, -1))
+        roots = torch.tensor([-wide, -narrow, 0.0, narrow, wide], dtype=torch.float64)
+        weights = roots.new_tensor([0.2369268850561891, 0.4786286704993665, 128 / 225])
         weights = torch.cat([weights, weights[:2].flip(0)])
         panels = 4
         start = torch.arange(0, (self.tokens - 1) * panels, dtype=torch.float64) / panels

@@ -19,6 +19,7 @@ from iceform.paper.library.passes import (
     PassRecorder,
     PromptAlgorithm,
     TargetHead,
+    apart,
     require_labels,
 )
 from iceform.validation import check_bound, check_positive, check_size, plain_tensor
@@ -92,7 +93,8 @@ class KernelPrompts(PromptAlgorithm):
             {"samples x dim": f"{x.shape[0]} x {x.shape[1]}", "max |x|": 1.0, "max |y|": 1.0},
         )
         memory = _KernelMemory(self, passes.library, x, labels)
-        return passes.result(values, certificate, self.reference, (x, labels), predictor=memory)
+        off = apart(self.reference, values)
+        return passes.result(values, certificate, off, (x, labels), predictor=memory)
 
     def averages(
         self, passes: PassRecorder, x: Tensor, y: Tensor, points: Tensor
@@ -195,7 +197,7 @@ class HopfieldPrompts(PromptAlgorithm):
         certificate = passes.certificate(
             {"passes": total}, {"patterns": f"{x.shape[0]} x {x.shape[1]}", "max |x|": 1.0}
         )
-        return passes.result(state, certificate, self.reference, (x, given))
+        return passes.result(state, certificate, apart(self.reference, state), (x, given))
 
     def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
         """The same updates in float64."""
@@ -248,7 +250,7 @@ class HeadPrompts(PromptAlgorithm):
         rounded = any(not bool((w.to(x).double() == w.double()).all()) for w in given)
         terms = {"passes": error, **({f"weights in {x.dtype}": math.inf} if rounded else {})}
         certificate = passes.certificate(terms, {"tokens x dim": f"{x.shape[0]} x {x.shape[1]}"})
-        return passes.result(out, certificate, self.reference, (x,))
+        return passes.result(out, certificate, apart(self.reference, out), (x,))
 
     def reference(self, x: Tensor, y: Tensor | None = None) -> Tensor:
         """By plain attention."""

@@ -17,7 +17,14 @@ from iceform.errors import ProgramError
 from iceform.expressions import loss_named
 from iceform.expressions.ball_tensors import BallTensor
 from iceform.paper.library.gradient_head import GradientHead, gradient_head
-from iceform.paper.library.passes import HeadSizes, PassRecorder, PromptAlgorithm, TargetHead
+from iceform.paper.library.passes import (
+    LOOKED,
+    SPARE,
+    HeadSizes,
+    PassRecorder,
+    PromptAlgorithm,
+    TargetHead,
+)
 from iceform.validation import check_positive, check_size, unit_roundoff
 
 
@@ -47,7 +54,7 @@ class ComponentPrompts(PromptAlgorithm):
     count: int = 1
     tol: float = 1e-12
     seed: int = 0
-    eps: float = 1e-9
+    eps: float = LOOKED
 
     def __post_init__(self) -> None:
         check_size("count", self.count)
@@ -55,7 +62,7 @@ class ComponentPrompts(PromptAlgorithm):
 
     def _head(self, dim: int, samples: int) -> GradientHead:
         # A unit vector's entries reach 1 and its rounding.
-        return gradient_head(loss_named("squared"), dim, samples, self.eps, 1.001, None)
+        return gradient_head(loss_named("squared"), dim, samples, self.eps, SPARE, None)
 
     def sizes(self, dim: int, samples: int) -> HeadSizes:
         """As of descent."""

@@ -12,18 +12,19 @@ from iceform import tuning
 from iceform.arithmetic import gram_eigenvalues
 from iceform.arithmetic.balls import balls_of, uppermost
 from iceform.arithmetic.units import OUTWARD_MANY
-from iceform.certificates import Enclosure, Result
+from iceform.certificates import Result
 from iceform.errors import BoundError
 from iceform.expressions import Loss
 from iceform.expressions.ball_tensors import BallTensor
 from iceform.paper.library.gradient_head import GradientHead, gradient_head
 from iceform.paper.library.passes import (
+    LOOKED,
     WRITTEN,
     HeadSizes,
     PassRecorder,
     PromptAlgorithm,
     TargetHead,
-    enclosure,
+    apart,
     require_labels,
 )
 from iceform.paper.schedules import SCHEDULES, Schedule, steps_needed
@@ -155,13 +156,8 @@ class DescentPrompts(PromptAlgorithm):
         certificate = passes.certificate(terms, head.domain.describe(), taken)
         enclosable = head.loss.derivative.obstacle is None and not assumed
         (schedule, _), labels = self.plan(x), require_labels(y)
-        return passes.result(
-            w,
-            certificate,
-            (lambda x, y: self._steps(schedule, x, y)) if enclosable else None,
-            (x, labels),
-            predictor=_HostLine(w),
-        )
+        off = apart(lambda x, y: self._steps(schedule, x, y), w) if enclosable else None
+        return passes.result(w, certificate, off, (x, labels), predictor=_HostLine(w))
 
     def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
         """The same steps along exact gradients."""
@@ -198,9 +194,9 @@ class RidgePrompts(PromptAlgorithm):
     """
 
     alpha: float = 1.0
-    tol: float = 1e-9
-    w_bound: float = 4.0
-    eps: float = 1e-9
+    tol: float = LOOKED
+    w_bound: float = DescentPrompts.w_bound
+    eps: float = LOOKED
 
     def __post_init__(self) -> None:
         check_positive("alpha", self.alpha, zero=True)
@@ -241,10 +237,10 @@ class RidgePrompts(PromptAlgorithm):
         domain = descent._head(d, n).domain.describe()
         certificate = passes.certificate(terms, domain, compared="w - minimiser")
 
-        def enclosed() -> Enclosure | None:
-            return enclosure(OUTWARD_MANY * self._slope(x, labels, w) / low, certificate)
+        def off(x: Tensor, y: Tensor) -> float:
+            return OUTWARD_MANY * self._slope(x, y, w) / low
 
-        return passes.result(w, certificate, enclosed=enclosed, predictor=_HostLine(w))
+        return passes.result(w, certificate, off, (x, labels), predictor=_HostLine(w))
 
     def _slope(self, x: Tensor, y: Tensor, w: Tensor) -> float:
         """The 2-norm of the exact gradient at w, rounded up."""

@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from iceform.paper.library.network import PromptLibrary
 
 WRITTEN = 8  # roundings of a key and a query as they are balanced and written
+LOOKED = 1e-9  # what look-ups and minimisers are planned to be off by
 SPARE = 1.001  # of a reach, for the rounding of balanced weights
 UNREAD = 60.0  # e^-60: query tokens are kept out of an average by this margin
 STRAY = 2 * math.exp(-UNREAD)  # what they carry into it all the same, on values up to 1
+_AT_ONCE = 1 << 12  # numbers of data whose answer is enclosed without being asked
 
 
 @dataclass(frozen=True)
@@ -222,18 +224,19 @@ class PassRecorder:
         self,
         value: Tensor,
         certificate: Certificate,
-        exactly: Callable[..., Tensor] | None = None,
+        off: Callable[..., float] | None = None,
         inputs: tuple[Tensor, ...] = (),
         **rest: Any,
     ) -> Result:
-        """An answer with its proofs; ``exactly`` is the algorithm, which runs on balls if asked."""
+        """An answer with its proofs; ``off`` measures it on balls: of much data once asked for."""
 
         def enclosed() -> Enclosure | None:
-            return enclosure(_distance(exactly, inputs, value), certificate) if exactly else None
+            return enclosure(off(*inputs), certificate) if off else None
 
+        small = sum(part.numel() for part in inputs) <= _AT_ONCE
         return Result(
             value, certificate, self.witness.attest(), self.ledger, self.count,
-            **{"enclosed": enclosed, **rest},
+            enclosed=enclosed() if small else enclosed, **rest,
         )  # fmt: skip
 
 
@@ -246,17 +249,23 @@ def enclosure(off: float, certificate: Certificate) -> Enclosure | None:
     return found if found.error < math.inf else None
 
 
-def _distance(exactly: Callable[..., Tensor], inputs: tuple[Tensor, ...], value: Tensor) -> float:
-    """In balls of as many bits as it takes; infinite where the algorithm is not known in balls."""
-    bits = tuning.PROOFS_BITS
-    while bits <= tuning.PROOFS_MOST_BITS:
-        try:
-            off, width = distance(exactly, inputs, value, bits)
-        except ProgramError:
-            return math.inf
-        if width <= unit_roundoff(torch.float64) * off:
-            return off
-        bits *= 2
+def apart(exactly: Callable[..., Tensor], value: Tensor) -> Callable[..., float]:
+    """From the data to how far an answer is from the exact one, in balls of as many bits as it
+    takes; infinite where the algorithm is not known in balls.
+    """
+
+    def off(*inputs: Tensor) -> float:
+        bits, found = tuning.PROOFS_BITS, math.inf
+        while bits <= tuning.PROOFS_MOST_BITS:
+            try:
+                found, width = distance(exactly, inputs, value, bits)
+            except ProgramError:
+                return math.inf
+            if width <= unit_roundoff(torch.float64) * found:
+                return found
+            bits *= 2
+        return found
+
     return off
 
 
