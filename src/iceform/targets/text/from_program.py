@@ -27,8 +27,8 @@ from iceform.targets.text.allocating import Allocated, Element, Mark, TextInstru
 from iceform.targets.text.emitting import TextEmitter
 from iceform.targets.text.interpreter import (
     Cell,
-    Execution,
     LevelArithmetic,
+    TextExecution,
     TextRun,
     check,
     execute,
@@ -454,7 +454,7 @@ _NO_RUN = "it is not complete, or not of this program. Generate until [end]."
 
 def _replayed(program: ProgramText, words: list[str]) -> dict[Cell, int]:
     """What memory holds after a run that is given as words; refused if the program runs another."""
-    execution = Execution(program, _SaidLevels(program.sizes.format, words))
+    execution = TextExecution(program, _SaidLevels(program.sizes.format, words))
     for count, step in enumerate(execution.steps()):
         line, at = step.line.destination.text, 4 * count
         said, shown = words[at : at + 4], f"[{step.next or 'end'}]"
