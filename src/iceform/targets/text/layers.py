@@ -83,7 +83,7 @@ class TextLayers:
     features: TextFeatures
     gathers: bool = True
     carries: ClassVar[int] = HEAD  # numbers, by one head
-    head_dim: ClassVar[int] = 0  # where heads are not slices of the stream
+    blocks: ClassVar[tuple[int, int] | None] = None  # of the design
 
     @cached_property
     def design(self) -> Design:
@@ -93,7 +93,7 @@ class TextLayers:
             tuple(tuple(layer) for layer in self._layers()),
             norm=EPSILON,
             ballast=BALLAST[self.features.sizes.dtype],
-            head_dim=self.head_dim,
+            blocks=self.blocks,
         )
 
     def vocabulary(self, tokens: Float[Tensor, "ids f"]) -> Vocabulary:

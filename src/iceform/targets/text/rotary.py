@@ -65,7 +65,8 @@ class RotaryLayers(TextLayers):
     """Heads whose pairs stand at places of the speed that they need."""
 
     carries: ClassVar[int] = HEAD
-    head_dim: ClassVar[int] = HEAD  # the stream is as wide as its features, whatever the heads are
+    # The stream is as wide as its features, whatever the heads are.
+    blocks: ClassVar[tuple[int, int] | None] = (0, HEAD)
 
     # -------------------------------------------------------------------------------- speeds
 
