@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -147,51 +147,77 @@ def _labelled(
 
 
 Told = tuple[str, str, str, tuple[int, ...]]  # reads, computes, writes, affects
+_GRID = "grid tokens (L x_i, L y_i, L^2) of the query's own sample against w"
 
 
-def _facts(module: Emulator, tell: Callable[[int, int, str], Told]) -> tuple[HeadFact, ...]:
-    """One fact per head of the literal network, in order."""
-    return tuple(
+def _specimen(
+    module: Emulator,
+    summary: str,
+    draw: Callable[[torch.Generator], tuple[Tensor, ...]],
+    tell: Callable[[int, int, str], Told],
+) -> Specimen:
+    """A module with one fact per head of its literal network, in order."""
+    facts = tuple(
         HeadFact(layer, head, label, *tell(layer, head, label))
         for layer, part in enumerate(module.network.layers)
         for head, label in enumerate(getattr(part, "labels", ()))
     )
+    return Specimen("", summary, module, facts, draw)
 
 
-def _residual_facts(module: ResidualMap) -> tuple[HeadFact, ...]:
-    name = module.loss.derivative.name
-    dim = module.domain.dim
-    return _facts(module, lambda *_: (
-        "grid tokens (L x_i, L y_i, L^2) of the query's own sample against w",
-        f"{name}(w.x_i - y_i), as a softmax over the grid near z = w.x_i - y_i",
+# ---------------------------------------------------------------------------------------------
+# the specimens
+# ---------------------------------------------------------------------------------------------
+
+
+def _residual(name: str, f: Callable[[Tensor], Tensor]) -> Specimen:
+    module = ResidualMap(f, dim=3, samples=4, eps=1e-8, backend="literal")
+    summary = f"{name}(w.x_i - y_i) x_i for every sample, by one head"
+    known = module.loss.derivative.name
+    return _specimen(module, summary, _uniform((4, 3), (4,), (3,)), lambda *_: (
+        _GRID,
+        f"{known}(w.x_i - y_i), as a softmax over the grid near z = w.x_i - y_i",
         "times x_i, to the query token of sample i",
-        tuple(range(dim)),
+        (0, 1, 2),
     ))  # fmt: skip
 
 
-def _step_facts(module: GradientStep) -> tuple[HeadFact, ...]:
+def _step(
+    loss: str,
+    *,
+    signs: bool | None = None,
+    eps: float | None = 1e-7,
+    tokens: int | None = None,
+) -> Specimen:
+    module = GradientStep(loss, 0.5, dim=3, samples=4, eps=eps, tokens=tokens, backend="literal")
+    draw = _uniform((4, 3), (4,), (3,)) if signs is None else _labelled(4, 3, signs=signs)
     name = module.loss.derivative.name
-    dim = module.domain.dim
-    return _facts(module, lambda *_: (
-        "grid tokens (L x_i, L y_i, L^2) of the query's own sample against w",
+    summary = f"one gradient step on the {loss} loss, by one head"
+    return _specimen(module, summary, draw, lambda *_: (
+        _GRID,
         f"w - lr {name}(z_i) x_i: the value rows carry w, which softmax weights sum to exactly",
         "averaged over the samples' query tokens by W_O: the new w",
-        tuple(range(dim)),
+        (0, 1, 2),
     ))  # fmt: skip
 
 
-def _descent_facts(module: GradientDescent) -> tuple[HeadFact, ...]:
-    dim = module.domain.dim
-    return _facts(module, lambda layer, _, __: (
+def _descent() -> Specimen:
+    module = GradientDescent(
+        "squared", 3, dim=2, samples=3, eps=1e-6, backend="literal", unrolled=True
+    )
+    summary = "three gradient steps on the squared loss, one layer each"
+    return _specimen(module, summary, _uniform((3, 2), (3,), (2,)), lambda layer, _, __: (
         "grid tokens of the query's own sample against the present w",
         f"the gradient at the w that {layer} steps have reached",
         f"the residual stream: w of every token, which layer {layer + 1} reads",
-        tuple(range(dim)),
+        (0, 1),
     ))  # fmt: skip
 
 
-def _row_facts(module: LinearLayer) -> tuple[HeadFact, ...]:
-    return _facts(module, lambda _, head, __: (
+def _linear() -> Specimen:
+    module = LinearLayer(4, 3, samples=5, eps=1e-10, backend="literal")
+    summary = "a linear map whose weights are in the prompt, one head per output row"
+    return _specimen(module, summary, _uniform((5, 4), (3, 4)), lambda _, head, __: (
         f"x_i against grid tokens L theta_{head} made from row {head} of the prompt",
         f"theta_{head} . x_i, looked up on the table of the identity",
         f"output feature {head} of token i",
@@ -199,7 +225,7 @@ def _row_facts(module: LinearLayer) -> tuple[HeadFact, ...]:
     ))  # fmt: skip
 
 
-def _head_facts(module: AttentionHead) -> tuple[HeadFact, ...]:
+def _attention(module: AttentionHead, summary: str, *shapes: tuple[int, ...]) -> Specimen:
     values = tuple(range(module.value_dim))
 
     def tell(layer: int, head: int, label: str) -> Told:
@@ -216,75 +242,30 @@ def _head_facts(module: AttentionHead) -> tuple[HeadFact, ...]:
             affects,
         )
 
-    return _facts(module, tell)
-
-
-def _truncated_facts(module: TruncatedLinear) -> tuple[HeadFact, ...]:
-    return _facts(module, lambda _, head, __: (
-        f"z_i = w.x_i - t against part {head} of the grid",
-        f"z_i where it falls into part {head}, 0 elsewhere (its guards carry 0)",
-        "summed over heads: each z is looked up by one head",
-        (0,),
-    ))  # fmt: skip
-
-
-# ---------------------------------------------------------------------------------------------
-# the specimens
-# ---------------------------------------------------------------------------------------------
-
-
-def _residual(name: str, f: Callable[[Tensor], Tensor]) -> Specimen:
-    module = ResidualMap(f, dim=3, samples=4, eps=1e-8, backend="literal")
-    summary = f"{name}(w.x_i - y_i) x_i for every sample, by one head"
-    return Specimen("", summary, module, _residual_facts(module), _uniform((4, 3), (4,), (3,)))
-
-
-def _step(
-    loss: str,
-    *,
-    signs: bool | None = None,
-    eps: float | None = 1e-7,
-    tokens: int | None = None,
-) -> Specimen:
-    module = GradientStep(loss, 0.5, dim=3, samples=4, eps=eps, tokens=tokens, backend="literal")
-    draw = _uniform((4, 3), (4,), (3,)) if signs is None else _labelled(4, 3, signs=signs)
-    summary = f"one gradient step on the {loss} loss, by one head"
-    return Specimen("", summary, module, _step_facts(module), draw)
-
-
-def _descent() -> Specimen:
-    module = GradientDescent(
-        "squared", 3, dim=2, samples=3, eps=1e-6, backend="literal", unrolled=True
-    )
-    summary = "three gradient steps on the squared loss, one layer each"
-    return Specimen("", summary, module, _descent_facts(module), _uniform((3, 2), (3,), (2,)))
-
-
-def _linear() -> Specimen:
-    module = LinearLayer(4, 3, samples=5, eps=1e-10, backend="literal")
-    summary = "a linear map whose weights are in the prompt, one head per output row"
-    return Specimen("", summary, module, _row_facts(module), _uniform((5, 4), (3, 4)))
+    return _specimen(module, summary, _uniform(*shapes), tell)
 
 
 def _head() -> Specimen:
     module = AttentionHead(4, 2, 3, 5, eps=1e-8, backend="literal")
     summary = "a softmax-attention head whose weights are in the prompt"
-    shapes = ((5, 4), (2, 4), (2, 4), (3, 4))
-    return Specimen("", summary, module, _head_facts(module), _uniform(*shapes))
+    return _attention(module, summary, (5, 4), (2, 4), (2, 4), (3, 4))
 
 
 def _two_heads() -> Specimen:
     module = AttentionHead(3, 2, 2, 4, heads=2, eps=1e-8, backend="literal")
     summary = "two softmax-attention heads whose weights are in the prompt, summed"
-    shapes = ((4, 3), (2, 2, 3), (2, 2, 3), (2, 2, 3))
-    return Specimen("", summary, module, _head_facts(module), _uniform(*shapes))
+    return _attention(module, summary, (4, 3), (2, 2, 3), (2, 2, 3), (2, 2, 3))
 
 
 def _truncated() -> Specimen:
     module = TruncatedLinear(-2.0, 2.0, 4, dim=2, samples=5, tokens=16, backend="literal")
     summary = "w.x_i - t truncated to [-2, 2], its grid split over four heads"
-    draw = _uniform((5, 2), (2,), ())
-    return Specimen("", summary, module, _truncated_facts(module), draw)
+    return _specimen(module, summary, _uniform((5, 2), (2,), ()), lambda _, head, __: (
+        f"z_i = w.x_i - t against part {head} of the grid",
+        f"z_i where it falls into part {head}, 0 elsewhere (its guards carry 0)",
+        "summed over heads: each z is looked up by one head",
+        (0,),
+    ))  # fmt: skip
 
 
 _ZOO: dict[str, Callable[[], Specimen]] = {
@@ -317,5 +298,4 @@ def load(name: str) -> Specimen:
     """
     if name not in _ZOO:
         raise ProgramError(f"no specimen {name!r}; there are {', '.join(_ZOO)}")
-    made = _ZOO[name]()
-    return Specimen(name, made.summary, made.module, made.mechanism, made._draw)
+    return replace(_ZOO[name](), name=name)

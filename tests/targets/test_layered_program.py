@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import iceform as ice
-from iceform import store, targets
+from iceform import targets
 
 from ..computer.peers import CASES
 from .alone import alone
@@ -43,18 +43,6 @@ def test_check_attests_and_encloses(squares):
     found = squares.check(*data(seed=2))
     assert found.ok
     assert found.enclosure.error <= 1e-12
-
-
-def test_one_changed_weight_is_refused(tmp_path):
-    model = layered(program("least_squares"), tmp_path, steps=1)
-    name = "encoder.layer.1.attention.self.key.weight"
-    stored = store.read_tensors(tmp_path / "model.safetensors")
-    stored.tensors[name][0, 0] += 2.0**-40
-    store.write_tensors(  # sealed again
-        tmp_path / "model.safetensors", stored.kind, stored.content, stored.tensors
-    )
-    with pytest.raises(ice.errors.IntegrityError, match=name):
-        model.check(*data())
 
 
 def test_another_loss_of_the_same_shape_runs_on_the_same_weights(tmp_path):

@@ -11,13 +11,8 @@ after its layer, as a block of one writer that reads by its first map alone.
 
 **Radii.** They enclose what real arithmetic would have given on the weights of the file; u is the
 unit roundoff of float64. A row of k numbers is off by (k + 2) u times the sum of absolute products,
-and by what its inputs are off. With logits off by :math:`\tau_j` the softmax average o of values v
-is off by at most
-
-.. math:: e^{\max \tau} \sum_j p_j (e^{\tau_j} - 1) |v_j - o| + e^{2 \max \tau} \sum_j p_j r(v_j)
-    + \gamma \sum_j p_j |v_j|,
-
-since :math:`\sum_j p_j (v_j - o) = 0`. A norm with the epsilon e shrinks a token of variance s by
+and by what its inputs are off; averages are off by what ``targets.enclosed`` says of a softmax.
+A norm with the epsilon e shrinks a token of variance s by
 less than s/(2 e), which is below u here (``check_exact``), one more unit of every read; of norms
 that the stream itself passes (BERT's) one unit each. A rooted norm divides by r = sqrt(s + e): s is
 the square of a length, so that r is off by at most the root mean square of the token's radii.
@@ -38,13 +33,14 @@ from torch import Tensor
 from iceform.arithmetic.units import UNIT
 from iceform.errors import IntegrityError
 from iceform.targets.architectures import architecture
-from iceform.targets.enclosed import Ball
+from iceform.targets.enclosed import Ball, products, softmax_average
+from iceform.targets.rounding import KernelRounding
 
 READERS = ("q", "k", "v")
 
 
 _UP = 1 + 2.0**-20  # far more than float64 does to radii
-_LEAST = 2.0**-690  # above every weight that is taken for 0
+_DOUBLE = KernelRounding(torch.float64)
 _CHUNK = 48  # edges at once
 
 
@@ -351,28 +347,8 @@ class HeadsNetwork:
             )
             for i in range(3)
         )  # fmt: skip
-        root, size = math.sqrt(q.center.shape[-1]), q.center.shape[-1]
-        logits = q.center @ k.center.mT / root
-        tau = (
-            q.center.abs() @ k.radius.mT + q.radius @ k.most.mT
-            + (size + 3) * UNIT * (q.most @ k.most.mT)
-        ) / root  # fmt: skip
-        seen = self._seen(logits)
-        logits = logits.masked_fill(~seen, -math.inf)
-        below = (logits.amax(-1, keepdim=True) - logits).masked_fill(~seen, 0.0)
-        p = logits.softmax(-1)
-        tau = (tau + UNIT * (2 * below + 8)).masked_fill(~seen, 0.0)
-        some = below < 2 * tau.amax(-1, keepdim=True) + 700 * math.log(2)
-        tau = tau * (some & seen)
-        out = p @ v.center
-        apart = (v.center[..., None, :, :] - out[..., None, :]).abs()
-        moved = ((p * torch.expm1(tau))[..., None] * apart).sum(-2)
-        grown = tau.amax(-1, keepdim=True).exp()
-        rounded = (3 * p.shape[-1] + 8) * UNIT * (p @ v.most) + _LEAST * v.most.sum(
-            -2, keepdim=True
-        )
-        radius = grown * moved + grown**2 * (p @ v.radius + rounded)
-        return Ball(out, radius * _UP)
+        logits, tau = products(q, k, UNIT, q.center.shape[-1] + 3)
+        return softmax_average(logits, tau, v, self._seen(logits), _DOUBLE, UNIT)
 
     @property
     def _passed(self) -> int:

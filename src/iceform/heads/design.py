@@ -68,9 +68,6 @@ class Design:
         none: the stream is plain.
     ballast
         C of a ballasted stream, 0 of the others.
-    head_dim
-        The head size of a stock block whose heads are not slices of the stream (a Llama's): the
-        stream is then as wide as its features need. Left out, it follows from the widest head.
     gives
         For each layer of a plain stream the features that come out of it, where they are not the
         stream's; None where what the heads write is added to the stream. Left out, all are added.
@@ -78,7 +75,8 @@ class Design:
         Features of the tokens that are attended to, where those are not the ones that ask.
     blocks
         Heads of a layer and their size, of stock blocks whose shape is given; None where it follows
-        from the features and the heads.
+        from the features and the heads. With 0 heads there are as many as the widest layer has, and
+        they are no slices of the stream (a Llama's), which is as wide as its features need.
 
     Examples
     --------
@@ -100,7 +98,6 @@ class Design:
     rotation: Rotation | None = None
     norm: float = 0.0
     ballast: float = 0.0
-    head_dim: int = 0
     gives: tuple[Features | None, ...] = ()
     keys: Features | None = None
     blocks: tuple[int, int] | None = None
@@ -143,8 +140,6 @@ class Design:
         if self.blocks is not None:
             return self.blocks[1]
         widest = max(head.width for layer in self.layers for head in layer)
-        if self.head_dim:
-            return self.head_dim
         return widest if self.is_plain else power_of_four(widest)
 
     @property
@@ -155,10 +150,10 @@ class Design:
     @cached_property
     def heads(self) -> int:
         """Heads per layer, as many as the widest layer needs, and in stock blocks the features."""
-        if self.blocks is not None:
+        if self.blocks is not None and self.blocks[0]:
             return self.blocks[0]
         most = max(len(layer) for layer in self.layers)
-        if self.is_plain or self.head_dim:
+        if self.is_plain or self.blocks is not None:
             return most
         return max(most, -(-self._needed // self.head_size))
 
@@ -178,7 +173,12 @@ class Design:
         """The width of the stream; in stock blocks a multiple of the heads."""
         if self.is_plain:
             return self.features.total
-        return -(-self._needed // self.heads) * self.heads if self.head_dim else self.inner
+        return self.inner if self._is_sliced else -(-self._needed // self.heads) * self.heads
+
+    @property
+    def _is_sliced(self) -> bool:
+        """Whether the heads of a stock block share its stream out among them."""
+        return self.blocks is None or self.blocks[0] > 0
 
     def place(self, where: Place) -> int:
         """The index of a feature."""
@@ -278,7 +278,7 @@ class Design:
                 number * size + i: row
                 for number, head in enumerate(heads)
                 for i, row in enumerate(coefficients(head, name))
-                if row or not self.head_dim
+                if row or self._is_sliced
             }
             if rows:
                 found = self._maps(self.moved if name == "o" else self.readout, rows.values())

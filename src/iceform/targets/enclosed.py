@@ -183,40 +183,14 @@ class EnclosedNetwork:
         return out
 
     def _head(self, q: Ball, k: Ball, v: Ball, terms: int) -> Ball:
-        u, root = self.u, math.sqrt(self.design.head_size)
-        units = terms + 2 + self.design.scaling_units
-        logits = q.center @ k.center.T / root
-        tau = (
-            q.center.abs() @ k.radius.T + q.radius @ k.most.T + units * u * (q.most @ k.most.T)
-        ) / root
+        logits, tau = products(q, k, self.u, terms + 2 + self.design.scaling_units)
         # A Llama turns queries and keys by angles of position / STILL.
-        tau = tau + len(q.center) / STILL * q.most.sum(1, keepdim=True) * k.most.sum(1)
+        turned = q.most.sum(1, keepdim=True) * k.most.sum(1)
+        tau = tau + len(logits) / STILL * turned / math.sqrt(self.design.head_size)
         seen = torch.ones_like(logits, dtype=torch.bool)
         if self.known.causal:
             seen = seen.tril()
-        logits = logits.masked_fill(~seen, -math.inf)
-        top = logits.amax(1, keepdim=True)
-        p = (logits - top).exp()
-        p = p / p.sum(1, keepdim=True)
-        tau = tau + u * (2 * (top - logits).masked_fill(~seen, 0.0) + self.a.exp + 4)
-        # Of a weight that is 0 for sure it does not matter by how much its logit is off.
-        some = seen & (logits - top + 2 * tau.amax(1, keepdim=True) > -EXP_UNDERFLOW)
-        tau = torch.where(some, tau, 0.0)
-        o = p @ v.center
-        tiny = torch.finfo(self.a.dtype).tiny
-        least = (some & (p < tiny)).sum(1, keepdim=True) * tiny * v.most.amax(0)
-        return Ball(o, (self._softmax_radius(p, tau, o, v) + least) * OUTWARD_MOST)
-
-    def _softmax_radius(self, p: Tensor, tau: Tensor, o: Tensor, v: Ball) -> Tensor:
-        grown = tau.amax(1, keepdim=True).exp()
-        weights = p * torch.expm1(tau)
-        moved = torch.zeros_like(o)
-        for j in (v.most.amax(0) > 0).nonzero()[:, 0].tolist():
-            moved[:, j] = (weights * (v.center[:, j] - o[:, j : j + 1]).abs()).sum(1)
-        rounded = (3 * len(p) + 8) * self.u * (p @ v.most)
-        radius = grown * moved + grown**2 * (p @ v.radius + rounded)
-        # Logits of which nothing is known leave a mean of values, rounded, that may be any of them.
-        return torch.where(grown < 2, radius, 3 * v.most.amax(0))
+        return softmax_average(logits, tau, v, seen, self.a, self.u)
 
     def written(
         self, layer: _Layer, stream: Ball, common: Tensor, carried: Ball, gone: Collection[int]
@@ -237,3 +211,36 @@ class EnclosedNetwork:
         for _ in range(self.known.norms):
             out, grown = self._normed(out, grown)
         return out, grown * OUTWARD_MOST
+
+
+def products(q: Ball, k: Ball, u: float, units: float) -> tuple[Tensor, Tensor]:
+    """Logits of queries (..., t, e) and keys, and what they are off by; own sums round by units."""
+    root = math.sqrt(q.center.shape[-1])
+    off = q.center.abs() @ k.radius.mT + q.radius @ k.most.mT + units * u * (q.most @ k.most.mT)
+    return q.center @ k.center.mT / root, off / root
+
+
+def softmax_average(
+    logits: Tensor, tau: Tensor, v: Ball, seen: Tensor, a: KernelRounding, u: float
+) -> Ball:
+    """The averages of values (..., t, e) whose logits are off by ``tau``, among those ``seen``."""
+    logits = logits.masked_fill(~seen, -math.inf)
+    below = (logits.amax(-1, keepdim=True) - logits).masked_fill(~seen, 0.0)
+    p = (-below).exp() * seen
+    p = p / p.sum(-1, keepdim=True)
+    tau = tau + u * (2 * below + a.exp + 4)
+    # Of a weight that is 0 for sure it does not matter by how much its logit is off.
+    some = seen & (below < 2 * tau.amax(-1, keepdim=True) + EXP_UNDERFLOW)
+    tau = torch.where(some, tau, 0.0)
+    grown, weights, out = tau.amax(-1, keepdim=True).exp(), p * torch.expm1(tau), p @ v.center
+    moved = torch.zeros_like(out)
+    for j in (v.most.flatten(0, -2).amax(0) > 0).nonzero()[:, 0].tolist():
+        apart = (v.center[..., None, :, j] - out[..., :, j, None]).abs()
+        moved[..., j] = (weights * apart).sum(-1)
+    rounded = (3 * p.shape[-1] + 8) * u * (p @ v.most)
+    largest = v.most.amax(-2, keepdim=True)
+    tiny = torch.finfo(a.dtype).tiny
+    least = (some & (p < tiny)).sum(-1, keepdim=True) * tiny * largest
+    radius = grown * moved + grown**2 * (p @ v.radius + rounded)
+    # Logits of which nothing is known leave a mean of values, rounded, that may be any of them.
+    return Ball(out, (torch.fmin(radius, 3 * largest) + least) * OUTWARD_MOST)

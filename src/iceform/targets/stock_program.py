@@ -278,11 +278,9 @@ def _write_descent(
         found = recognised(program.graph, program.parameters(**settings))
     except TargetError as refused:
         raise TargetError(f"{refused}\n{_ALLOWED}") from None
-    spec: LinearDescent | BoundedDescent
-    if found.f:
-        spec = (_causal if mode == "full_batch" else _general)(program, found, dtype)
-    else:
-        spec = _linear(program, found, dtype)
+    spec: LinearDescent | BoundedDescent = (
+        _bounded(program, found, dtype, mode) if found.f else _linear(program, found, dtype)
+    )
     spec.check_architecture(name)
     return StockDescent(write(name, spec, path), program, settings)
 
@@ -309,31 +307,22 @@ def _linear(program: Program, found: RecognisedDescent, dtype: str) -> LinearDes
     return min(map(made, _REACHES), key=lambda spec: spec.certificate(domain).error)
 
 
-def _reach(program: Program, found: RecognisedDescent) -> float:
-    """Of the tables: |z| of w = 0 is |y|, and descent makes residuals smaller in the mean."""
+def _bounded(
+    program: Program, found: RecognisedDescent, dtype: str, mode: str
+) -> GeneralDescent | CausalDescent:
+    """Descent for the program's f; of w = 0 |z| is |y|, and it makes residuals smaller in mean."""
     if found.penalty or found.momentum or len(set(found.steps)) != 1:
         raise TargetError(
             f"{program.name} takes steps with a penalty, a momentum or sizes of their own, and the "
             'form for a nonlinear f has none; write it as a bert with mode="weights"'
         )
-    return max(1.0, 3 * program.domain.y.size)  # prompts may say more
-
-
-def _general(program: Program, found: RecognisedDescent, dtype: str) -> GeneralDescent:
-    reach = _reach(program, found)
-    assert found.f is not None
-    made = GeneralDescent(
-        program.graph.dim, len(found.steps), dtype=dtype, f=found.f, lr=float(found.steps[0]),
-        reach=reach,
-    )  # fmt: skip
-    return replace(made, positions=_positions(program, 2, 1 + made.tables().tokens))
-
-
-def _causal(program: Program, found: RecognisedDescent, dtype: str) -> CausalDescent:
-    reach = _reach(program, found)
-    assert found.f is not None
-    made = CausalDescent(
-        program.graph.dim, len(found.steps), dtype=dtype, f=found.f, lr=float(found.steps[0]),
-        reach=reach, span=reach, samples=program.samples,
-    )  # fmt: skip
-    return replace(made, positions=_positions(program, 1, 2 + made.tables().tokens))
+    reach = max(1.0, 3 * program.domain.y.size)  # prompts may say more
+    sizes = program.graph.dim, len(found.steps)
+    given: dict[str, Any] = {
+        "dtype": dtype, "f": found.f, "lr": float(found.steps[0]), "reach": reach,
+    }  # fmt: skip
+    if mode == "full_batch":
+        causal = CausalDescent(*sizes, samples=program.samples, span=reach, **given)
+        return replace(causal, positions=_positions(program, 1, 2 + causal.tables().tokens))
+    general = GeneralDescent(*sizes, **given)
+    return replace(general, positions=_positions(program, 2, 1 + general.tables().tokens))

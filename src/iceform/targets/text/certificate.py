@@ -33,6 +33,7 @@ from typing import Any
 
 from iceform.arithmetic import at_least, at_most
 from iceform.certificates import DerivationStep
+from iceform.codec import encode
 
 
 @dataclass(frozen=True)
@@ -99,9 +100,5 @@ class TextCertificate:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {
-            "statement": self.statement, "holds": self.holds, "failures": list(self.failures),
-            "dtype": self.dtype, "margins": [vars(m) | {"left": m.left} for m in self.margins],
-            "derivation": [vars(s) for s in self.derivation], "enumerated": self.enumerated,
-            "assumptions": list(self.assumptions),
-        }  # fmt: skip
+        margins = [encode(m) | {"left": m.left} for m in self.margins]
+        return {**encode(self), "holds": self.holds, "margins": margins}

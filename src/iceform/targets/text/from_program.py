@@ -27,11 +27,12 @@ from iceform.targets.text.emitting import TextEmitter
 from iceform.targets.text.interpreter import (
     Cell,
     LevelArithmetic,
+    TextExecution,
     TextRun,
     check,
     execute,
-    following,
 )
+from iceform.targets.text.numbers import NumberFormat
 from iceform.targets.text.real_arithmetic import BallArithmetic
 from iceform.targets.text.syntax import ProgramText, TextError, parse
 from iceform.targets.text.terms import Slot
@@ -432,40 +433,37 @@ class AlgorithmText:
         return tuple(answers.values()) if self.graph.packed == "tuple" else answers["value"]
 
 
+class _SaidLevels(LevelArithmetic):
+    """Results that are not computed, but read in a run: its third word, its seventh, ..."""
+
+    def __init__(self, form: NumberFormat, words: list[str]) -> None:
+        super().__init__(form)
+        self.numbers = iter(words[2::4])
+
+    def compute(self, operation: str, operands: list[int]) -> int:
+        """The next number; refused where there is none."""
+        number = next(self.numbers, "")
+        if not self.form.is_word(number):
+            raise ProgramError(f"the run says {number!r} where a number belongs: {_NO_RUN}")
+        return self.form.units(number)
+
+
+_NO_RUN = "it is not complete, or not of this program. Generate until [end]."
+
+
 def _replayed(program: ProgramText, words: list[str]) -> dict[Cell, int]:
     """What memory holds after a run that is given as words; refused if the program runs another."""
-    form = program.sizes.format
-    one = 1 << form.fraction
-    memory: dict[Cell, int] = {}
-    for dst, word, _ in program.data:
-        assert dst.name is not None
-        assert word.units is not None
-        memory[dst.name, dst.cell] = word.units
-    label, at = 1, 0
-    while label != END:
-        line = program.lines[label - 1]
-        dst = line.destination
-        written = " ".join(words[at : at + 2])
-        number = "".join(words[at + 2 : at + 3])
-        if written != dst.text or not form.is_word(number):
+    execution = TextExecution(program, _SaidLevels(program.sizes.format, words))
+    for count, step in enumerate(execution.steps()):
+        line, at = step.line.destination.text, 4 * count
+        said, shown = words[at : at + 4], f"[{step.next or 'end'}]"
+        meant = [*line.split(), said[2], shown]
+        if said != meant and not (step.next == END and said == meant[:3]):
             raise ProgramError(
-                f"at word {at + 1} the run says '{written} {number}', and line {label} writes "
-                f"'{dst.text}' and a number: this run is not complete, or not of this program. "
-                "Generate until [end]."
+                f"at word {at + 1} the run says {' '.join(said)!r}, and the program writes "
+                f"{' '.join(meant)!r}: {_NO_RUN}"
             )
-        value = form.units(number)
-        assert dst.name is not None
-        cell = dst.cell if dst.index is None else memory[dst.index, None] // one
-        memory[dst.name, cell] = value
-        label = following(line, LevelArithmetic(form), value)
-        shown = f"[{label or 'end'}]"
-        if words[at + 3 : at + 4] not in ([shown], [] if label == END else [shown]):
-            raise ProgramError(
-                f"after {dst.text} {number} the program goes to {shown}, and the run says "
-                f"{' '.join(words[at + 3 : at + 4])!r}. It is not complete, or not of this program."
-            )
-        at += 4
-    return memory
+    return execution.memory
 
 
 def _difference(one: Any, other: Any) -> float:

@@ -219,7 +219,7 @@ class ExecutedInstruction(Generic[V]):
     next: int  # the label of the next instruction, END at the end
 
 
-class _Execution(Generic[V]):
+class TextExecution(Generic[V]):
     """Memory, and one instruction after another."""
 
     def __init__(self, program: ProgramText, arithmetic: TextArithmetic[V]) -> None:
@@ -301,7 +301,7 @@ def execute(
     program: ProgramText, arithmetic: TextArithmetic[V], most_steps: int = tuning.TEXT_STEPS
 ) -> dict[Cell, V]:
     """Run to the end in some arithmetic; what memory holds then."""
-    execution = _Execution(program, arithmetic)
+    execution = TextExecution(program, arithmetic)
     for count, step in enumerate(execution.steps(), start=1):
         if count == most_steps and step.next != END:
             raise ProgramError(
@@ -348,7 +348,7 @@ def check(sizes: TextSizes, text: str | ProgramText) -> TextRun:
     """Run a text, or refuse it: what is wrong, in which line, at which word, and the remedy."""
     program = text if isinstance(text, ProgramText) else parse(sizes, text)
     form, room = sizes.format, sizes.positions - program.prompt_tokens
-    execution = _Execution(program, LevelArithmetic(form))
+    execution = TextExecution(program, LevelArithmetic(form))
     words: list[str] = []
     for step in execution.steps():
         target = "end" if step.next == END else step.next

@@ -83,6 +83,7 @@ class TextLayers:
     features: TextFeatures
     gathers: bool = True
     carries: ClassVar[int] = HEAD  # numbers, by one head
+    blocks: ClassVar[tuple[int, int] | None] = None  # of the design
 
     @cached_property
     def design(self) -> Design:
@@ -92,6 +93,7 @@ class TextLayers:
             tuple(tuple(layer) for layer in self._layers()),
             norm=EPSILON,
             ballast=BALLAST[self.features.sizes.dtype],
+            blocks=self.blocks,
         )
 
     def vocabulary(self, tokens: Float[Tensor, "ids f"]) -> Vocabulary:

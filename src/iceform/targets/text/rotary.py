@@ -38,12 +38,11 @@ from torch import Tensor
 
 from iceform.arithmetic.units import power_of_four
 from iceform.errors import CapacityError
-from iceform.heads import Design, Head, Move, Row
+from iceform.heads import Head, Move, Row
 from iceform.heads.head import Pair
 from iceform.targets.architectures import ROPE_THETA
+from iceform.targets.text.layers import HEAD as HEAD_OF_GPT2
 from iceform.targets.text.layers import (
-    BALLAST,
-    EPSILON,
     RECENT,
     SHARP,
     Logit,
@@ -53,7 +52,6 @@ from iceform.targets.text.layers import (
     reads,
     times,
 )
-from iceform.targets.text.layers import HEAD as HEAD_OF_GPT2
 
 HEAD = power_of_four(HEAD_OF_GPT2 + 1)  # places: 64, as in small Llamas
 SPEEDS = HEAD // 2
@@ -67,17 +65,8 @@ class RotaryLayers(TextLayers):
     """Heads whose pairs stand at places of the speed that they need."""
 
     carries: ClassVar[int] = HEAD
-
-    @cached_property
-    def design(self) -> Design:
-        """The residual stream on paper; as wide as its features, whatever the heads are."""
-        return Design(
-            self.features.all,
-            tuple(tuple(layer) for layer in self._layers()),
-            norm=EPSILON,
-            ballast=BALLAST[self.features.sizes.dtype],
-            head_dim=HEAD,
-        )
+    # The stream is as wide as its features, whatever the heads are.
+    blocks: ClassVar[tuple[int, int] | None] = (0, HEAD)
 
     # -------------------------------------------------------------------------------- speeds
 

@@ -41,7 +41,7 @@ class StreamProof:
         self.weights = StoredWeights(tensors, architecture(self.sizes.architecture))
         self.u = unit_roundoff(getattr(torch, self.sizes.dtype))
         self.failures: list[str] = []
-        self.margins: list[TextMargin] = []
+        self.margins: dict[str, TextMargin] = {}
         self.steps: list[DerivationStep] = []
         self.enumerated: dict[str, int] = {}
         self.leaks: dict[tuple[int, int], float] = {}
@@ -59,13 +59,8 @@ class StreamProof:
 
     def _note(self, margin: TextMargin) -> None:
         """Keep the worst margin of heads with one name."""
-        for place, other in enumerate(self.margins):
-            if other.what == margin.what:
-                if margin.left < other.left:
-                    self.margins[place] = margin
-                break
-        else:
-            self.margins.append(margin)
+        if margin.left < self.margins.setdefault(margin.what, margin).left:
+            self.margins[margin.what] = margin
         if not margin.left >= LEAST:
             self.fail(f"{margin.what}: {margin.left:.3g} logits are left of {margin.gap:.3g}")
 

@@ -32,7 +32,7 @@ class WordProof(HeadProof):
             self._layer(number)
         self._scores()
         return TextCertificate(
-            self._statement(), self.sizes.dtype, tuple(self.margins), tuple(self.steps),
+            self._statement(), self.sizes.dtype, tuple(self.margins.values()), tuple(self.steps),
             self.enumerated, self._assumptions(), tuple(self.failures),
         )  # fmt: skip
 
