@@ -244,9 +244,10 @@ class Selector:
 
     def function(self, node: Node) -> Late:
         """A scalar function, the attribute, of the argument."""
-        return self._function_of(node.attr, node.args[0])
+        return self.function_of(node.attr, node.args[0])
 
-    def _function_of(self, tree: trees.Node, argument: Node) -> Late:
+    def function_of(self, tree: trees.Node, argument: Node) -> Late:
+        """Any scalar function of a node: a line of a form, else a curve."""
         late = self.value(argument)
         straight = line(tree)
         if isinstance(late, LinearForm):
@@ -301,7 +302,7 @@ class Selector:
         u, v = self.value(left), self.value(right)
         for number, other in ((u, right), (v, left)):
             if isinstance(number, LinearForm) and not number.terms:
-                return self._function_of(operation("*", float(number.constant), Z), other)
+                return self.function_of(operation("*", float(number.constant), Z), other)
         together = self._one_curve("*", u, v)
         if together is not None and Slots(node.samples).divided(together.of.reads):
             return together
