@@ -3,6 +3,7 @@
 import itertools
 import math
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -212,7 +213,9 @@ def test_an_operation_of_others_is_one_class_and_is_known_everywhere():
         del NodeOperation.table["on grid"]
 
 
-def test_a_row_from_outside_is_in_the_passes():
+def test_a_row_from_outside_is_in_every_pass():
+    """With a value of its own, not made of others: selected, enclosed, bounded, and a text."""
+
     class Halved(NodeOperation):
         name, shown = "halved in a test", "half"
 
@@ -222,14 +225,32 @@ def test_a_row_from_outside_is_in_the_passes():
         def bounds(self, node, a):
             return a.times(0.5)
 
+        def select(self, code, node):
+            return code.function_of(Formula("z/2").tree, node.args[0])
+
+        def term(self, text, node, a):
+            return text.terms.affine(a, Fraction(1, 2))
+
+    @ice.algorithm
+    def halved(x, y):
+        return ice.mean(emit(Halved.name, x) * y)
+
     try:
-        node = Node(Halved.name, (Node("data", (), True, None, "y"),), True, None)
-        assert float(Exact(1).compute(node, [torch.ones(1, 1)])) == 0.5
+        X, y = torch.ones(3, 2).double(), torch.tensor([0.5, 1.0, -0.25]).double()
+        program = ice.compile(halved, 2, 3)
+        (node,) = (n for n in program.graph.block.walk() if n.op == Halved.name)
+        assert (node.shown, program.ranges[node].size) == ("half", pytest.approx(0.5))
+        want = (X / 2 * y[:, None]).mean(0)
+        torch.testing.assert_close(program.interpreted(X, y, exact=True).outputs["value"], want)
+        result = ice.Computer.for_programs([program]).run(program, X, y)
+        off = float((result.value - want).abs().max())
+        assert off <= result.enclosure.error + 1e-15
+        assert result.enclosure.error <= program.certificate.error < 1e-11
+        text = program.text(X, y)
+        assert float((text.answer - want).abs().max()) <= text.loss.worst + 1e-12 <= 1e-2
         with balls_of(64):
             (ball,) = Balls(1).compute(node, [BallTensor.of(torch.ones(1, 1))]).flat
             assert ball == 0.5
-        assert math.isclose(node.operation.bounds(node, Range(-1.0, 2.0)).high, 1.0)
-        assert node.shown == "half"
     finally:
         del NodeOperation.table[Halved.name]
 

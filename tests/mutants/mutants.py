@@ -417,7 +417,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "sides of a kink are looked up once",
         "computer/piecewise_linear.py",
-        "            StepCurve(0.0, min(2.0**enough, _STEEP), math.inf, offset, height, off),\n",
+        "            StepCurve(0.0, min(2.0**enough, STEEPEST), math.inf, offset, height, off),\n",
         "            StepCurve(0.0, 2.0, math.inf, offset, height, off),\n",
         ("tests/computer/test_piecewise_linear.py",),
     ),

@@ -160,8 +160,9 @@ def reciprocal(value: Value, low: float, high: float) -> Value:
         raise refuse(f"reciprocal needs 0 < low < high, got [{low}, {high}]", source_line())
     value = bounded(value, low, high)
     guess = stored(1.0 / value)
-    product = bounded(value * guess, 0.75, 1.25)
-    return bounded(guess * (2.0 - product), 0.75 / high, 1.25 / low)
+    rough = 0.25  # of the guess: how far it may be off
+    product = bounded(value * guess, 1 - rough, 1 + rough)
+    return bounded(guess * (2.0 - product), (1 - rough) / high, (1 + rough) / low)
 
 
 def apply(f: Any, value: Value) -> Value:

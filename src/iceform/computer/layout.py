@@ -48,7 +48,7 @@ from iceform.heads import Features
 from iceform.validation import check_dtype, check_size
 
 LEAST_VALUES = 16  # that masks cover whatever the program
-_RESERVED = 1  # code 0 of a variable names none: the zero register
+RESERVED = 1  # code 0 of a variable names none: the zero register
 
 
 def underflow(dtype: torch.dtype) -> int:
@@ -131,7 +131,7 @@ class ComputerSizes:
             "id": _bits(self.tokens),
             "address": _bits(self.instructions),
             "lane": _bits(self.lanes + 1),
-            "variable": _bits(self.variables + _RESERVED),
+            "variable": _bits(self.variables + RESERVED),
             "table": _bits(self.tables),
         }
 

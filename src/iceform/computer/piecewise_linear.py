@@ -37,7 +37,7 @@ from iceform.expressions.formulas.pieces import pieces
 from iceform.expressions.formulas.polynomials import Polynomial, polynomial, value_at
 from iceform.program import Range
 
-_STEEP = 2.0**20  # the largest logit of either look-up
+STEEPEST = 2.0**20  # the largest logit of a step's table: its gap is a share of the range
 _LEAST = 2.0**10  # of the second: e^(-1.52 s_2) is 0
 _MOST = 2  # kinks: each takes three instructions
 _TABLE = 2.0**-27  # what a graded table is off by at best, relative to its reach
@@ -57,14 +57,14 @@ class Kink:
         The second is as steep as it takes to be within eps.
         """
         reach = max(abs(on.low - self.at), abs(on.high - self.at))
-        first = 2.0 ** math.floor(math.log2(_STEEP / reach))
+        first = 2.0 ** math.floor(math.log2(STEEPEST / reach))
         offset, height = (self.left + self.right) / 2, (self.right - self.left) / 2
         ends = (offset + height, self.right), (offset - height, self.left)
         off = max(above(abs(Fraction(a) - Fraction(b))) for a, b in ends)
         enough = math.ceil(math.log2(max(abs(height) / (2 * first * eps), _LEAST)))
         return (
             StepCurve(self.at, first, math.inf, 0.0, 1.0),
-            StepCurve(0.0, min(2.0**enough, _STEEP), math.inf, offset, height, off),
+            StepCurve(0.0, min(2.0**enough, STEEPEST), math.inf, offset, height, off),
         )
 
     def off(self, on: Range, eps: float) -> tuple[float, float]:

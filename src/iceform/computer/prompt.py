@@ -30,14 +30,13 @@ from iceform.computer.instructions import (
 from iceform.computer.layout import (
     OPERANDS,
     READ_FIELDS,
+    RESERVED,
     ComputerLayout,
     ComputerSizes,
     code,
 )
 from iceform.errors import BoundError, CapacityError, ProgramError, ShapeError
 from iceform.validation import common_batch
-
-_FIRST_VARIABLE = 1  # code 0 is the zero register
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,7 +263,7 @@ def _per_lane(write: Write, datum: Tensor, assembly: Assembly) -> Tensor:
 
 def variable_numbers(assembly: Assembly) -> dict[str, int]:
     """The number that stands for every variable in a code."""
-    return {v.name: _FIRST_VARIABLE + i for i, v in enumerate(assembly.variables)}
+    return {v.name: RESERVED + i for i, v in enumerate(assembly.variables)}
 
 
 # ---------------------------------------------------------------------- tokens of each kind

@@ -17,7 +17,7 @@ from iceform.arithmetic.intervals import above
 from iceform.arithmetic.units import UNIT
 from iceform.computer.graph import Block, Graph, Loop, refuse, settled
 from iceform.computer.instructions import Write
-from iceform.computer.piecewise_linear import piecewise_linear
+from iceform.computer.piecewise_linear import STEEPEST, piecewise_linear
 from iceform.computer.ranges import Ranges
 from iceform.computer.side_by_side import attended, packed
 from iceform.computer.virtual import (
@@ -48,12 +48,11 @@ from iceform.expressions.formulas import trees
 from iceform.expressions.formulas.polynomials import line
 from iceform.program import Node, Range, SourceLine
 
-_STEEPEST = 2.0**20  # the largest logit of a step's table: its gap is a share of the range
 _LARGEST_CURVE = 256  # operations of one look-up's function: a chain of products doubles them
 _SURE = 0.3  # sharpness times gap of a comparison that is looked up twice
 # Sharpness times gap of what decides a branch: FLAG is within 2 e^-12 < 2^-10 of +-1.
 _DECIDED = 6.0
-_COUNTER_GAP = 0.25  # a counter is at half numbers
+_HALF_WAY = 0.25  # from a half, where counters are, or from 0 and 1, to where it is decided
 
 Late = LinearForm | Pending  # what is known of a node before it is computed
 
@@ -245,9 +244,10 @@ class Selector:
 
     def function(self, node: Node) -> Late:
         """A scalar function, the attribute, of the argument."""
-        return self._function_of(node.attr, node.args[0])
+        return self.function_of(node.attr, node.args[0])
 
-    def _function_of(self, tree: trees.Node, argument: Node) -> Late:
+    def function_of(self, tree: trees.Node, argument: Node) -> Late:
+        """Any scalar function of a node: a line of a form, else a curve."""
         late = self.value(argument)
         straight = line(tree)
         if isinstance(late, LinearForm):
@@ -302,7 +302,7 @@ class Selector:
         u, v = self.value(left), self.value(right)
         for number, other in ((u, right), (v, left)):
             if isinstance(number, LinearForm) and not number.terms:
-                return self._function_of(operation("*", float(number.constant), Z), other)
+                return self.function_of(operation("*", float(number.constant), Z), other)
         together = self._one_curve("*", u, v)
         if together is not None and Slots(node.samples).divided(together.of.reads):
             return together
@@ -365,7 +365,7 @@ class Selector:
         alpha, constant, base, span = self._looked_up(self.form(argument), argument, node.samples)
         at = -constant / alpha
         reach = max(abs(span.low - at), abs(span.high - at), 2.0**-60)
-        sharpness = 2.0 ** (math.frexp(_STEEPEST / reach)[1] - 1)
+        sharpness = 2.0 ** (math.frexp(STEEPEST / reach)[1] - 1)
         height = 0.5 if alpha > 0 else -0.5
         self.gaps[node] = above(Fraction(_SURE) / Fraction(sharpness) * abs(Fraction(alpha)))
         return Pending(StepCurve(at, sharpness, _SURE / sharpness, 0.5, height), base, span)
@@ -583,10 +583,12 @@ class LoopSelector:
             return
         # A combination of comparisons is 0 or 1.
         held = of_register(self.selector.register(condition))
-        self._write_flag(held, StepCurve(0.5, 4 * _DECIDED, 0.25, 0.0, 1.0), condition.place)
+        self._write_flag(
+            held, StepCurve(0.5, _DECIDED / _HALF_WAY, _HALF_WAY, 0.0, 1.0), condition.place
+        )
 
     def _ask_counter(self, counter: Register, place: SourceLine | None) -> None:
-        gap = _COUNTER_GAP / counter.scale
+        gap = _HALF_WAY / counter.scale
         held = LinearForm(((Read("at", counter), 1.0),))
         self._write_flag(held, StepCurve(0.0, _DECIDED / gap, gap, 0.0, 1.0), place)
 

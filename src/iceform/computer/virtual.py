@@ -385,7 +385,7 @@ def affine(slope: float, intercept: float) -> trees.Node:
 def quarter_square(k: float, shift: float) -> trees.Node:
     """A quarter of k (z + shift)^2."""
     square = operation("^", affine(1.0, shift), 2.0)
-    return operation("*", 0.25 * k, square)
+    return operation("*", k / 4, square)
 
 
 def steepest(curve: Curve, on: Range) -> float:

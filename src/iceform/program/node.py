@@ -97,6 +97,18 @@ class NodeOperation:
         """What it becomes: one of the words of :class:`~iceform.computer.select.Selector`."""
         return code.no_instruction(node)
 
+    def terms(self, text: Any, node: Node, args: list[list[Any]]) -> list[Any]:
+        """Its components in a text, from those of the arguments: one by one, by :meth:`term`.
+
+        ``text`` is a :class:`~iceform.targets.text.emitting.TextEmitter`, which knows the data.
+        """
+        each = range(node.width or 1)
+        return [self.term(text, node, *(a[k if len(a) > 1 else 0] for a in args)) for k in each]
+
+    def term(self, text: Any, node: Node, *args: Any) -> Any:
+        """One component in a text, from the arguments'."""
+        return text.unknown(node)
+
     # -------------------------------------------------------------------- what a run is off by
 
     def at(self, node: Node, *args: Tensor) -> Node:

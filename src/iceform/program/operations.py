@@ -14,6 +14,7 @@ moved        how far it moves when its arguments do, to first order and the rest
 tangent      a function whose derivative is that first order, where it is not the value's own
 expand       an operation made of others, step by step: the tape, and the language
 select       the instructions that it becomes: :class:`~iceform.computer.select.Selector`
+terms        what it is in a text: :class:`~iceform.targets.text.emitting.TextEmitter`
 whole,       whether it is a whole number, and whether 0 lies beyond a vector, told from where that
 clean        is so of its arguments: :func:`~iceform.computer.graph.settled`
 critical     how near an argument is to a jump, or to where the operation is singular
@@ -34,6 +35,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import partial, reduce
 from typing import Any
 
@@ -83,11 +85,19 @@ class _GivenNode(NodeOperation):
     def select(self, code: Any, node: Node) -> Any:
         return code.given(node, node.attr)
 
+    def terms(self, text: Any, node: Node, args: list[list[Any]]) -> list[Any]:
+        found: list[Any] = text.columns(node)
+        return found
+
 
 class _ParameterNode(_GivenNode):
     """A parameter, by its name (``attr``)."""
 
     name = "parameter"
+
+    def terms(self, text: Any, node: Node, args: list[list[Any]]) -> list[Any]:
+        found: list[Any] = text.parameter(node)
+        return found
 
 
 class _CountNode(NodeOperation):
@@ -101,6 +111,9 @@ class _CountNode(NodeOperation):
     def select(self, code: Any, node: Node) -> Any:
         return code.given(node, "samples")
 
+    def term(self, text: Any, node: Node, *args: Any) -> Any:
+        return text.terms.constant(text.samples)
+
 
 class _IndexNode(_CountNode):
     """Which sample this is, from 0 on."""
@@ -112,6 +125,9 @@ class _IndexNode(_CountNode):
 
     def select(self, code: Any, node: Node) -> Any:
         return code.given(node, "index")
+
+    def term(self, text: Any, node: Node, *args: Any) -> Any:
+        return text.terms.index()
 
 
 class _StateNode(NodeOperation):
@@ -147,6 +163,9 @@ class _PassedNode(NodeOperation):
 
     def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
         return Moved(self.value(run, node, *radii))
+
+    def term(self, text: Any, node: Node, *args: Any) -> Any:
+        return args[0]
 
 
 class _StoredNode(_PassedNode):
@@ -195,6 +214,9 @@ class _ConcatNode(_PassedNode):
     def select(self, code: Any, node: Node) -> Any:
         return code.side_by_side(node)
 
+    def terms(self, text: Any, node: Node, args: list[list[Any]]) -> list[Any]:
+        return [a for parts in args for a in parts]
+
 
 class _ComponentNode(_PassedNode):
     name = "component"
@@ -210,6 +232,9 @@ class _ComponentNode(_PassedNode):
 
     def select(self, code: Any, node: Node) -> Any:
         return code.component(node)
+
+    def terms(self, text: Any, node: Node, args: list[list[Any]]) -> list[Any]:
+        return [args[0][node.attr]]
 
 
 @dataclass(frozen=True)
@@ -256,6 +281,9 @@ class _ConstantNode(NodeOperation):
     def select(self, code: Any, node: Node) -> Any:
         return code.number(node)
 
+    def term(self, text: Any, node: Node, *args: Any) -> Any:
+        return text.terms.constant(float(node.attr))
+
 
 class _NumbersNode(NodeOperation):
     name, exact = "numbers", True
@@ -274,6 +302,9 @@ class _NumbersNode(NodeOperation):
 
     def select(self, code: Any, node: Node) -> Any:
         return code.numbers(node)
+
+    def terms(self, text: Any, node: Node, args: list[list[Any]]) -> list[Any]:
+        return [text.terms.constant(v) for v in node.attr]
 
 
 class _AddNode(NodeOperation):
@@ -303,6 +334,9 @@ class _AddNode(NodeOperation):
     def select(self, code: Any, node: Node) -> Any:
         return code.sum(node)
 
+    def term(self, text: Any, node: Node, *args: Any) -> Any:
+        return text.terms.add(*args)
+
 
 class _MulNode(NodeOperation):
     name, shown, keeps_whole = "mul", "product", True
@@ -325,6 +359,9 @@ class _MulNode(NodeOperation):
 
     def select(self, code: Any, node: Node) -> Any:
         return code.product(node)
+
+    def term(self, text: Any, node: Node, *args: Any) -> Any:
+        return text.terms.product(*args)
 
 
 class _MatmulNode(NodeOperation):
@@ -425,6 +462,9 @@ class _SumNode(NodeOperation):
     def select(self, code: Any, node: Node) -> Any:
         return code.total(node)
 
+    def terms(self, text: Any, node: Node, args: list[list[Any]]) -> list[Any]:
+        return [reduce(text.terms.add, args[0])]
+
 
 class _MeanNode(_SumNode):
     """Over the samples; with an attribute, over those axes."""
@@ -447,6 +487,10 @@ class _MeanNode(_SumNode):
 
     def select(self, code: Any, node: Node) -> Any:
         return code.mean(node)
+
+    def terms(self, text: Any, node: Node, args: list[list[Any]]) -> list[Any]:
+        found: list[Any] = text.mean(args[0])
+        return found
 
 
 # ---------------------------------------------------------------------------------------------
@@ -517,6 +561,9 @@ class _ApplyNode(NodeOperation):
     def select(self, code: Any, node: Node) -> Any:
         return code.function(node)
 
+    def term(self, text: Any, node: Node, *args: Any) -> Any:
+        return text.terms.formula(node.attr, args[0])
+
 
 # Functions that have whole values at whole numbers, and that an argument of 0 may be too near for.
 _WHOLE_VALUES = ("+", "-", "*", "neg", "abs", "max", "min", "relu", "sign", "step", "clip")
@@ -574,6 +621,9 @@ class _MaximumNode(_PassedNode):
     def select(self, code: Any, node: Node) -> Any:
         return code.extreme(node, self.sign)
 
+    def term(self, text: Any, node: Node, *args: Any) -> Any:
+        return text.terms.call("max" if self.sign > 0 else "min", *args)
+
 
 class _MinimumNode(_MaximumNode):
     name, sign = "minimum", -1.0
@@ -624,6 +674,12 @@ class _StepNode(_JumpNode):
     def critical(self, node: Node, argument: Tensor) -> Tensor | None:
         return argument
 
+    def term(self, text: Any, node: Node, *args: Any) -> Any:
+        if not node.attr:
+            return text.terms.call("step", *args)
+        below = text.terms.call("step", text.terms.affine(args[0], Fraction(-1)))
+        return text.terms.affine(below, Fraction(-1), 1)
+
 
 class _WholeNode(_JumpNode):
     name = "whole"
@@ -667,6 +723,9 @@ class _WholeNode(_JumpNode):
 
     def critical(self, node: Node, argument: Tensor) -> Tensor | None:
         return (argument - argument.floor()) - 0.5
+
+    def term(self, text: Any, node: Node, *args: Any) -> Any:
+        return (text.terms.is_zero if node.attr[0] == "zero" else text.terms.nearest)(*args)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -733,6 +792,11 @@ class _AttendNode(NodeOperation):
 
     def select(self, code: Any, node: Node) -> Any:
         return code.attended(node)
+
+    def terms(self, text: Any, node: Node, args: list[list[Any]]) -> list[Any]:
+        bias = args[3][0] if len(args) > 3 else None
+        found: list[Any] = text.terms.attended(*args[:3], bias, node.samples)
+        return found
 
 
 def attention(apply: Callable[..., Any], q: Any, k: Any, v: Any, *biases: Any) -> Any:

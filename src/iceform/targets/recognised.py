@@ -138,7 +138,7 @@ class _DescentForms:
 
     # ----------------------------------------------------------------------------- as arithmetic
 
-    def _constant(self, node: Node) -> _DescentForm:
+    def constant(self, node: Node) -> _DescentForm:
         if node.op != "constant":
             raise self.no("it treats components or samples apart", node.place)
         value = Fraction(float(node.attr))
@@ -147,7 +147,7 @@ class _DescentForms:
 
     def compute(self, node: Node, args: list[_DescentForm]) -> _DescentForm:
         if not args:
-            return self._constant(node)
+            return self.constant(node)
         if node.op in _PASSED:
             return args[0]
         known: dict[str, Callable[..., _DescentForm | None]] = {

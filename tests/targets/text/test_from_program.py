@@ -30,7 +30,7 @@ from iceform.computer.samples import argmax, argmin, at, count, index, previous,
 from iceform.computer.samples import min as smallest
 from iceform.computer.samples import sum as total
 from iceform.errors import BoundError, CapacityError, IceformError, ProgramError
-from iceform.targets.text import emitting
+from iceform.program import NodeOperation
 from iceform.targets.text.from_program import AlgorithmText, text_of
 from iceform.targets.text.words import LIBRARY, TextSizes
 
@@ -73,7 +73,7 @@ def test_a_text_says_what_the_algorithm_says(name: str) -> None:
 
 def test_an_operation_without_a_text_is_refused_by_name(monkeypatch) -> None:
     """As one whose row of the table is not the package's."""
-    monkeypatch.delitem(emitting._EACH, "whole")
+    monkeypatch.setattr(type(NodeOperation.table["whole"]), "term", NodeOperation.term)
     example = EXAMPLES["collatz"]
     with pytest.raises(ProgramError, match="the operation whole has no text"):
         text_of(example.algorithm, example.X, example.y)

@@ -95,10 +95,6 @@ class Formula:
     def __str__(self) -> str:
         return self.text
 
-    def to_latex(self) -> str:
-        """For a page that sets mathematics."""
-        return printing.latex(self.tree, self.variable)
-
     def __call__(self, z: Tensor) -> Tensor:
         """The values at z, in its dtype; differentiable by autograd.
 

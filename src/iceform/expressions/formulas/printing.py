@@ -1,4 +1,4 @@
-"""Trees as text that parses to the same tree, and as LaTeX."""
+"""Trees as text that parses to the same tree."""
 
 from __future__ import annotations
 
@@ -15,9 +15,6 @@ _BINDING = {"+": _SUM, "-": _SUM, "*": _PRODUCT, "/": _PRODUCT, "neg": _SIGN, "^
 _LONG = re.compile(r"\d*\.\d{16,}(e-?\d+)?")  # more digits than tell a float64 from others
 _PLAIN = 15  # digits of a whole number that is written without an exponent
 _LEAST_PLAIN = -4  # power of ten of the leading digit of one that is written without
-_LATEX_NAMES = {"atan": r"\arctan", "tan": r"\tan", "tanh": r"\tanh", "sin": r"\sin",
-                "sinh": r"\sinh", "cos": r"\cos", "cosh": r"\cosh", "exp": r"\exp",
-                "log": r"\log", "min": r"\min", "max": r"\max"}  # fmt: skip
 
 
 def _binding(node: Node) -> int:
@@ -73,7 +70,7 @@ def text(tree: Node, variable: str) -> str:
     parts = [text(a, variable) for a in tree.arguments]
     if tree.name not in _BINDING:
         return f"{tree.name}({', '.join(parts)})"
-    bracketed = _bracketed(tree, parts, "(", ")")
+    bracketed = _bracketed(tree, parts)
     if tree.name == "neg":
         return f"-{bracketed[0]}"
     return (f" {tree.name} " if tree.name in "+-" else tree.name).join(bracketed)
@@ -85,45 +82,9 @@ def brief(written: str, most: int = 80) -> str:
     return written if len(written) <= most else f"{written[: most - 3]}..."
 
 
-def _bracketed(tree: Operation, parts: Sequence[str], left: str, right: str) -> list[str]:
+def _bracketed(tree: Operation, parts: Sequence[str]) -> list[str]:
     needs = _needs(tree.name)
     return [
-        part if _binding(a) >= need else f"{left}{part}{right}"
+        part if _binding(a) >= need else f"({part})"
         for a, part, need in zip(tree.arguments, parts, needs, strict=True)
     ]
-
-
-def latex(tree: Node, variable: str) -> str:
-    """For a page that sets mathematics."""
-    if isinstance(tree, Variable):
-        return variable
-    if isinstance(tree, Number):
-        return _latex_number(tree)
-    parts = [latex(a, variable) for a in tree.arguments]
-    if tree.name in _BINDING:
-        return _latex_operator(tree, parts)
-    if tree.name == "abs":
-        return rf"\left|{parts[0]}\right|"
-    if tree.name == "sqrt":
-        return rf"\sqrt{{{parts[0]}}}"
-    name = _LATEX_NAMES.get(tree.name, rf"\operatorname{{{tree.name}}}")
-    return rf"{name}\left({', '.join(parts)}\right)"
-
-
-def _latex_number(tree: Number) -> str:
-    if tree.name is not None:
-        return r"\pi" if tree.name == "pi" else tree.name
-    mantissa, _, exponent = number(tree.value).partition("e")
-    return rf"{mantissa} \cdot 10^{{{exponent}}}" if exponent else mantissa
-
-
-def _latex_operator(tree: Operation, parts: list[str]) -> str:
-    if tree.name == "/":
-        return rf"\frac{{{parts[0]}}}{{{parts[1]}}}"
-    exponent = parts[-1]
-    bracketed = _bracketed(tree, parts, r"\left(", r"\right)")
-    if tree.name == "^":
-        return f"{{{bracketed[0]}}}^{{{exponent}}}"
-    if tree.name == "neg":
-        return f"-{bracketed[0]}"
-    return {"+": " + ", "-": " - ", "*": r" \cdot "}[tree.name].join(bracketed)

@@ -9,9 +9,9 @@ exponentials, or a read at a computed index, or a search for the largest, where 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from functools import reduce
+from typing import NoReturn
 
 from torch import Tensor
 
@@ -59,44 +59,28 @@ class TextEmitter(TermWriter):
         return self._values[node]
 
     def _terms_of(self, node: Node) -> list[ScalarTerm]:
-        """The components of a node as terms of its arguments'."""
-        if node.op in ("constant", "numbers", "count", "index", "data", "parameter"):
-            return self._given(node)
+        """The components of a node as terms of its arguments', by its row of the table."""
         args = [self._components(a) for a in node.args]
-        if node.op in _WHOLE:
-            return _WHOLE[node.op](self, node, args)
-        if node.op not in _EACH:
-            raise ProgramError(
-                f"the operation {node.op} has no text; run the program on ice.Computer"
-            )
-        rule = _EACH[node.op]
-        rows = [[a[k if len(a) > 1 else 0] for a in args] for k in range(node.width or 1)]
-        return [rule(self.terms, node, *row) for row in rows]
+        found: list[ScalarTerm] = node.operation.terms(self, node, args)
+        return found
 
-    def _mean(self, node: Node, args: list[list[ScalarTerm]]) -> list[ScalarTerm]:
+    def unknown(self, node: Node) -> NoReturn:
+        """Refuse an operation whose row says no terms."""
+        raise ProgramError(f"the operation {node.op} has no text; run the program on ice.Computer")
+
+    def mean(self, components: list[ScalarTerm]) -> list[ScalarTerm]:
+        """Over the samples."""
         share = Fraction(1, self.samples)
-        return [self.terms.affine(self.terms.total(a), share) for a in args[0]]
+        return [self.terms.affine(self.terms.total(a), share) for a in components]
 
-    def _attended(self, node: Node, args: list[list[ScalarTerm]]) -> list[ScalarTerm]:
-        bias = args[3][0] if len(args) > 3 else None
-        return self.terms.attended(args[0], args[1], args[2], bias, node.samples)
+    def parameter(self, node: Node) -> list[ScalarTerm]:
+        """The numbers of a parameter, one for every component."""
+        given = self.parameters[node.attr].reshape(-1).tolist()
+        several = len(given) > 1
+        return [self.terms.constant(given[k if several else 0]) for k in range(node.width or 1)]
 
-    def _sum(self, node: Node, args: list[list[ScalarTerm]]) -> list[ScalarTerm]:
-        return [reduce(self.terms.add, args[0])]
-
-    def _given(self, node: Node) -> list[ScalarTerm]:
-        width = node.width or 1
-        if node.op == "constant":
-            return [self.terms.constant(float(node.attr))] * width
-        if node.op == "count":
-            return [self.terms.constant(self.samples)]
-        if node.op == "index":
-            return [self.terms.index()]
-        if node.op == "numbers":
-            return [self.terms.constant(v) for v in node.attr]
-        if node.op == "parameter":
-            given = self.parameters[node.attr].reshape(-1).tolist()
-            return [self.terms.constant(given[k if len(given) > 1 else 0]) for k in range(width)]
+    def columns(self, node: Node) -> list[ScalarTerm]:
+        """What is read of samples: an array for each column."""
         columns = self.X.T if node.attr == "x" else self.y[None]
         slots = [Slot(True) for _ in columns]
         for slot, column in zip(slots, columns, strict=True):
@@ -211,31 +195,6 @@ class TextEmitter(TermWriter):
             with self._over_samples():
                 for slot, place in _in_order(lanes):
                     self._emit(self._cell_of(slot), "copy", [self._element(place)])
-
-
-_WHOLE: dict[str, Callable[[TextEmitter, Node, list[list[ScalarTerm]]], list[ScalarTerm]]] = {
-    "sum": TextEmitter._sum,
-    "mean": TextEmitter._mean,
-    "attend": TextEmitter._attended,
-    "concat": lambda emitter, node, args: [a for parts in args for a in parts],
-    "component": lambda emitter, node, args: [args[0][node.attr]],
-}
-_EACH: dict[str, Callable[..., ScalarTerm]] = {  # component by component
-    "add": lambda terms, node, a, b: terms.add(a, b),
-    "mul": lambda terms, node, a, b: terms.product(a, b),
-    "maximum": lambda terms, node, a, b: terms.call("max", a, b),
-    "minimum": lambda terms, node, a, b: terms.call("min", a, b),
-    "step": lambda terms, node, a: (
-        terms.affine(terms.call("step", terms.affine(a, Fraction(-1))), Fraction(-1), 1)
-        if node.attr
-        else terms.call("step", a)
-    ),
-    "apply": lambda terms, node, a: terms.formula(node.attr, a),
-    "whole": lambda terms, node, a: (
-        terms.is_zero(a) if node.attr[0] == "zero" else terms.nearest(a)
-    ),
-    **dict.fromkeys(("spread", "bounded", "stored"), lambda terms, node, a: a),
-}
 
 
 def _from_outside(loop: Loop) -> list[Node]:
