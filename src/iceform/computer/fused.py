@@ -62,7 +62,7 @@ class State:
 
 
 @dataclass(frozen=True, eq=False)
-class _Step:
+class _Prepared:
     """What running an instruction takes, found once: lanes that are computed and written, reads."""
 
     lanes: range
@@ -98,7 +98,7 @@ class FastExecutor:
     closed: bool = True
     watched: Extents = field(default_factory=Extents)
     _tables: dict[str, TableLookup] = field(default_factory=dict)
-    _steps: dict[int, _Step] = field(default_factory=dict)
+    _steps: dict[int, _Prepared] = field(default_factory=dict)
     _indices: dict[tuple[range, range], Tensor] = field(default_factory=dict)
 
     def again(self) -> FastExecutor:
@@ -182,7 +182,7 @@ class FastExecutor:
         """One instruction."""
         step = self._step(instruction)
         lanes, place = step.lanes, step.place
-        a, b = (self._read(reads, state, lanes) for reads in step.reads)
+        a, b = self._operands(step, state)
         result = step.table(a, b, self.watched)
         memory, flag = dict(state.memory), state.flag
         memory[instruction.dst] = (
@@ -193,6 +193,11 @@ class FastExecutor:
         before = self._remembered(result) if step.all_lanes else state.before
         return State(memory, flag, before, (instruction.next,) * len(state.counters))
 
+    def arguments(self, instruction: Instruction, state: State) -> tuple[Tensor, Tensor]:
+        """What an instruction looks up: a + b and a - b."""
+        a, b = self._operands(self._step(instruction), state)
+        return a + b, a - b
+
     def names_read(self, instruction: Instruction) -> Iterator[str]:
         """The variables that an instruction reads."""
         for operand in (instruction.a, instruction.b):
@@ -202,11 +207,11 @@ class FastExecutor:
         """Whether an instruction asks by likeness, with the result of the one before."""
         return bool(instruction.a.like or instruction.b.like)
 
-    def _step(self, instruction: Instruction) -> _Step:
+    def _step(self, instruction: Instruction) -> _Prepared:
         if id(instruction) not in self._steps:
             a, b = (tuple(operand.reads()) for operand in (instruction.a, instruction.b))
             lanes, place = self._lanes(instruction), self.places[instruction.dst]
-            self._steps[id(instruction)] = _Step(
+            self._steps[id(instruction)] = _Prepared(
                 lanes, place, lanes == self.lanes, (a, b), self._table(instruction.table)
             )
         return self._steps[id(instruction)]
@@ -216,6 +221,10 @@ class FastExecutor:
         if any(map(self.asks, self.assembly.at(instruction.next))):
             return self.lanes
         return self.places[instruction.dst]
+
+    def _operands(self, step: _Prepared, state: State) -> tuple[Tensor, Tensor]:
+        a, b = (self._read(reads, state, step.lanes) for reads in step.reads)
+        return a, b
 
     def _read(self, reads: tuple[tuple[str, str], ...], state: State, lanes: range) -> Tensor:
         """An operand: (batch, lanes or 1, m or 1)."""
