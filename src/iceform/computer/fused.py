@@ -169,11 +169,10 @@ class FastExecutor:
             return [(found[0], rows)]
         if sorted(i.when for i in found) != [-1, 1]:
             raise ProgramError(f"there is no instruction, and no branch, at address {counter}")
-        flag = state.flag[:, 0].cpu()[rows]  # the host waits for a GPU once
-        if not bool((2 * self.margins.flag * flag.abs() >= self.margins.tau).all()):
-            raise undecided(counter, float(flag.abs().min()))
-        sides = [(i, [r for r, f in zip(rows, flag.tolist(), strict=True) if f * i.when > 0])
-                 for i in found]  # fmt: skip
+        flags = state.flag[:, 0].tolist()  # the host waits for a GPU once
+        if not all(2 * self.margins.flag * abs(flags[r]) >= self.margins.tau for r in rows):
+            raise undecided(counter, min(abs(flags[r]) for r in rows))
+        sides = [(i, [r for r in rows if flags[r] * i.when > 0]) for i in found]
         return [(instruction, members) for instruction, members in sides if members]
 
     # ------------------------------------------------------------------ execute
