@@ -4,7 +4,8 @@ Gradient descent for the logistic loss, compiled from the language, is run by on
 
 * literal, every attention entry, and literal, the entries that can differ from 0; on a GPU the
   latter as one CUDA graph, so that between cycles there is neither a launch nor a sync;
-* fused, against the same algorithm in plain torch, on long data and on short;
+* fused, beside the same algorithm in plain torch, on long data and on short: a whole call, with
+  the digest of the weights and its attestation, and what one more step takes;
 * by lanes: seconds a cycle, the exponent of its growth, and the most memory that the process held
   (a process for each size);
 * as a folder that transformers loads: its megabytes, its layers, and what a check of it takes.
@@ -19,9 +20,11 @@ import json
 import math
 import multiprocessing
 import resource
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -32,6 +35,8 @@ from iceform.computer import Computer, ProgramPrompt, library
 from iceform.computer.compile import Program, compile
 
 _LR, _SECONDS = 0.5, 2.0
+_REPEATS = 5  # side by side; medians are printed
+_TICK = 1e-9  # seconds, less than any clock tells
 _SIZES = ((64, 4), (256, 8))  # lanes and width
 _ROWS: list[dict[str, str | float]] = []
 
@@ -57,7 +62,7 @@ def timed(call: Callable[[], object], device: torch.device) -> float:
 def row(case: str, method: str, rate: float, unit: str, note: str = "") -> None:
     """One line, and kept."""
     _ROWS.append({"case": case, "method": method, "rate": rate, "unit": unit, "note": note})
-    print(f"{case:34} {method:30} {rate:12.1f} {unit:18} {note}", flush=True)
+    print(f"{case:34} {method:30} {rate:12.3f} {unit:18} {note}", flush=True)
 
 
 def literal(program: Program, lanes: int, width: int, dtype: torch.dtype, device: torch.device,
@@ -102,26 +107,45 @@ def _agree(
         row("", f"{backend}, whole program", run.cycles, "cycles", f"off by {off:.1e}")
 
 
+def spent(call: Callable[[], object], device: torch.device) -> float:
+    """Seconds of a call, on a CPU of the processor, which others on the machine do not lengthen."""
+    if device.type != "cpu":
+        return wall_ms(call, device) / 1e3
+    begun = time.process_time()
+    call()
+    return time.process_time() - begun
+
+
 def fused(samples: int, dim: int, steps: int, dtype: torch.dtype, device: torch.device) -> None:
-    """A step of descent, fused, against plain torch."""
+    """Steps of descent, fused, beside plain torch: a whole call, and what one more step takes."""
     program = compile(library.logistic, dim=dim, samples=samples)
     computer = Computer.for_programs([program], dtype=dtype)
     x, y = data(samples, dim, dtype, device)
-    prompt = computer.prompt(program, x, y, lr=_LR, steps=steps)
+    prompts = {n: computer.prompt(program, x, y, lr=_LR, steps=n) for n in (1, steps)}
 
-    def plain() -> Tensor:
+    def plain(steps: int) -> Tensor:
         w = x.new_zeros(dim)
         for _ in range(steps):
             w = w - _LR * (x.mT @ (torch.sigmoid(x @ w) - y) / samples + 0.1 * w)
         return w
 
-    own = timed(plain, device)
-    run = timed(lambda: computer.execute(prompt, backend="fused"), device)
-    found = computer.execute(prompt, backend="fused")
-    off = float((found.outputs["value"] - plain()).abs().max())
+    def run(steps: int) -> Tensor:
+        return computer.execute(prompts[steps], backend="fused").outputs["value"]
+
+    off = float((run(steps) - plain(steps)).abs().max())
+    times = [
+        [spent(partial(call, n), device) for n in (1, steps) for call in (plain, run)]
+        for _ in range(_REPEATS + 1)
+    ][1:]
+    own, whole = (statistics.median(t[k] for t in times) / steps for k in (2, 3))
+    more = statistics.median((t[3] - t[1]) / (steps - 1) for t in times)
+    ratio = statistics.median(t[3] / t[2] for t in times)
+    further = statistics.median((t[3] - t[1]) / max(t[2] - t[0], _TICK) for t in times)
     case = f"{samples} x {dim}, {str(dtype)[6:]}, {steps} steps"
-    row(case, "plain torch", 1e3 * own / steps, "ms a step")
-    row(case, "fused", 1e3 * run / steps, "ms a step", f"{run / own:.1f}x plain, off by {off:.1e}")
+    row(case, "plain torch", 1e3 * own, "ms a step")
+    row(case, "fused, the whole call", 1e3 * whole, "ms a step",
+        f"{ratio:.1f}x plain, off by {off:.1e}")  # fmt: skip
+    row(case, "fused, one more step", 1e3 * more, "ms", f"{further:.1f}x plain")
 
 
 def one_size(lanes: int, width: int) -> tuple[float, float]:
@@ -132,13 +156,12 @@ def one_size(lanes: int, width: int) -> tuple[float, float]:
     x, y = data(lanes, width, torch.float64, torch.device("cpu"))
     prompt = computer.prompt(program, x, y, lr=_LR, steps=10)
 
-    def spent(cycles: int) -> float:
-        begun = time.process_time()
-        computer.execute(prompt, cycles, backend="literal")
-        return time.process_time() - begun
+    def cycles(count: int) -> float:
+        run = partial(computer.execute, prompt, count, backend="literal")
+        return spent(run, torch.device("cpu"))
 
-    spent(1)
-    return spent(2) - spent(1), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    cycles(1)
+    return cycles(2) - cycles(1), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 
 
 def by_lanes(sizes: Iterable[int], width: int = 4) -> None:

@@ -26,6 +26,8 @@ def keys_of(kind, dtype):
     if kind == "crowded":
         found = programs.table("sigmoid", torch.sigmoid, programs.zero, -96, 96, 330)
         return tuple(t.to(dtype) for t in (found.slopes, found.biases, found.f))
+    if kind == "turned round":
+        return tuple(t.flip(0) for t in keys_of("graded", dtype))
     it = table(kind)
     if kind == "graded":
         it = Interpolant.fit(torch.relu, -5, 5, 1e-7 if dtype == torch.float64 else 1e-5)
@@ -33,7 +35,7 @@ def keys_of(kind, dtype):
     return tuple(t.to(dtype) for t in (it.keys.slopes, biases, it.values))
 
 
-KINDS = ("graded", "two", "crowded", "fitted", "steep")
+KINDS = ("graded", "turned round", "two", "crowded", "fitted", "steep")
 
 
 def arguments(window, dtype):
@@ -125,7 +127,10 @@ def test_every_entry_of_a_window_counts_and_no_other(kind, dtype):
 
 def test_keys_in_no_order_have_no_window():
     s, b, v = keys_of("graded", torch.float64)
-    assert OrderedWindow.of(s.flip(0), b.flip(0), v) is None
+    assert (
+        OrderedWindow.of(torch.cat([s, s[:1]]), torch.cat([b, b[:1]]), v.repeat(2)[: len(v) + 1])
+        is None
+    )
     assert OrderedWindow.of(s, -b, v) is None
     bent = b.clone()
     bent[len(b) // 2] -= 1e3  # an entry that weighs most nowhere

@@ -133,7 +133,7 @@ class Attester(Generic[Kept]):
             self._last = made
         if len(self.kept) < self._most:
             self.kept.append(made[0] if made else make())
-        elif (at := self.draw.randrange(self.seen)) < self._most:
+        elif (at := int(self.draw.random() * self.seen)) < self._most:
             self.kept[at] = made[0] if made else make()
 
     def attest(

@@ -17,15 +17,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from iceform.arithmetic.units import EXP_UNITS, gamma
 from iceform.certificates.attester import Comparison, Replay
 from iceform.computer.fused import FastExecutor, State
-from iceform.computer.instructions import Instruction, Operand
-from iceform.computer.layout import READ_FIELDS
+from iceform.computer.instructions import Instruction
 from iceform.computer.literal import Cycle
-from iceform.computer.lookups import GRID_UNITS, Value, dense, part
+from iceform.computer.lookups import Value, dense, largest, part
 from iceform.computer.prompt import ProgramPrompt
-from iceform.computer.rounding import column_facts
+from iceform.computer.rounding import instruction_rounding
 
 LEAST = 0.01  # seconds that running again may take, or ``REPLAY_SHARE`` of the run
 
@@ -90,7 +88,7 @@ def _compare(
     pairs = [(literal.memory[name], after.memory[name]) for name in after.memory]
     pairs.append((literal.flag, after.flag))
     off = torch.cat([(dense(a) - dense(b)).abs().flatten() for a, b in pairs]).max()
-    allowed = allowed_difference(fused, fused.fetched(before)[0], whole)
+    allowed = allowed_difference(fused, fused.fetched(before)[0], before, whole)
     return Comparison(rows, float(off), allowed)
 
 
@@ -105,46 +103,25 @@ def _one(state: State, row: int, lanes: list[int] | None) -> State:
     return State(memory, state.flag[row : row + 1], before, state.counters[row : row + 1])
 
 
-def allowed_difference(fused: FastExecutor, instruction: Instruction, state: State) -> float:
-    """Twice the rounding of the instruction, from what memory holds, plus that of the store."""
-    unit, width = torch.finfo(state.flag.dtype).eps / 2, fused.width
-    reach = sum(_size(fused, operand, state) for operand in (instruction.a, instruction.b))
-    lanes = max(value.shape[1] for value in state.memory.values())
-    terms = lanes + 1 + (len(READ_FIELDS) + 1) * width  # added up in an argument, at most
-    off = gamma(terms, unit) * reach + 2 * _likeness(fused, instruction, state, unit)
-    slopes, biases, f, g = fused.entries[instruction.table].T
-    moved, result = 0.0, 0.0
-    for values in (f, g):
-        ends = -reach - off, reach + off
-        facts = column_facts(slopes, biases, values, *ends, unit, extra=GRID_UNITS)
-        moved += facts.rounding + facts.slope * off + gamma(3, unit) * facts.largest
-        result += facts.largest
-    # The store adds the result and takes off what was there: twice what either is off by.
-    held = reach + result + float(dense(state.memory[instruction.dst]).abs().max())
-    store = gamma(4 * width + 2, unit) * 2 * held + 2 * unit * _largest(state)
-    return 4 * moved + 2 * store
+def allowed_difference(
+    fused: FastExecutor, instruction: Instruction, before: State, whole: State
+) -> float:
+    """What is proven of both executions of an instruction, from what ``whole`` memory holds.
 
-
-def _size(fused: FastExecutor, operand: Operand, state: State) -> float:
-    """How large its reads can make an operand."""
-    grown = {"rowsum": fused.width}
-    return sum(
-        float(dense(state.memory[name]).abs().max()) * grown.get(kind, 1)
-        for kind, name in operand.reads()
-    )
-
-
-def _likeness(fused: FastExecutor, instruction: Instruction, state: State, unit: float) -> float:
-    """The error of averages by likeness."""
-    total = 0.0
-    for name in filter(None, (instruction.a.like, instruction.b.like)):
-        asked, there = fused.wide(state.before), fused.wide(dense(state.memory[name]))
-        logit = asked.abs() @ there.abs().mT
-        off = gamma(2 * there.shape[-1] + 2, unit) * float(logit.max()) + EXP_UNITS * unit
-        sums = 2 * gamma(there.shape[1] + 2, unit)
-        total += (2 * math.tanh(off) + sums) * float(there.abs().max())
-    return total
-
-
-def _largest(state: State) -> float:
-    return max(float(dense(value).abs().max()) for value in state.memory.values())
+    Its table is taken as wide as the arguments that are met in the lanes ``before``.
+    """
+    bounds = {name: float(size) for name, size in largest(whole.memory).items()}
+    table, dtype = fused.assembly.table(instruction.table), whole.flag.dtype
+    reach = max(float(z.abs().max()) for z in fused.arguments(instruction, before))
+    if not -table.low >= reach <= table.high:
+        low, high = min(table.low, -reach), max(table.high, reach)
+        table = replace(table, low=low, high=high)
+    lanes = max(value.shape[1] for value in whole.memory.values())
+    both = (
+        instruction_rounding(
+            fused.assembly, instruction, bounds, samples=lanes, width=fused.width, dtype=dtype,
+            backend=backend, table=table,
+        )
+        for backend in ("literal", "fused")
+    )  # fmt: skip
+    return sum(rounding.total for rounding in both)

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform import tuning
-from iceform.certificates import Attestation, Ledger, Result
+from iceform.certificates import Attestation, Certificate, Ledger, Result
 from iceform.certificates.attester import Attester
 from iceform.computer import attest
 from iceform.computer.block import TransformerBlock
@@ -358,6 +358,11 @@ class Computer:
 
     @cached_property
     def _executors(self) -> SmallCache[FastExecutor]:
+        return SmallCache()
+
+    @cached_property
+    def certificates(self) -> SmallCache[tuple[Program, Certificate]]:
+        """Of programs that were run, at their parameters."""
         return SmallCache()
 
     def _executor(self, prompt: ProgramPrompt, *, closed: bool = True) -> FastExecutor:

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform import tuning
-from iceform.computer.instructions import FLAG, Assembly, Instruction, Operand, undecided
+from iceform.computer.instructions import FLAG, Assembly, Instruction, undecided
 from iceform.computer.layout import MaskMargins, code
 from iceform.computer.lookups import Extents, ScaledValue, TableLookup, Value, dense
 from iceform.computer.prompt import ProgramPrompt
@@ -62,6 +62,17 @@ class State:
 
 
 @dataclass(frozen=True, eq=False)
+class _Prepared:
+    """What running an instruction takes, found once: lanes that are computed and written, reads."""
+
+    lanes: range
+    place: range
+    all_lanes: bool
+    reads: tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]
+    table: TableLookup
+
+
+@dataclass(frozen=True, eq=False)
 class FastExecutor:
     """A program on so many samples, as the block executes it.
 
@@ -87,6 +98,7 @@ class FastExecutor:
     closed: bool = True
     watched: Extents = field(default_factory=Extents)
     _tables: dict[str, TableLookup] = field(default_factory=dict)
+    _steps: dict[int, _Prepared] = field(default_factory=dict)
     _indices: dict[tuple[range, range], Tensor] = field(default_factory=dict)
 
     def again(self) -> FastExecutor:
@@ -130,16 +142,18 @@ class FastExecutor:
 
     def halted(self, state: State) -> bool:
         """Whether every problem has come to an instruction that names itself."""
-        return all(self._halts(counter) for counter in set(state.counters))
+        return self._halts.issuperset(state.counters)
 
-    def _halts(self, counter: int) -> bool:
-        found = self.assembly.at(counter)
-        return len(found) == 1 and found[0].next == counter
+    @cached_property
+    def _halts(self) -> frozenset[int]:
+        return frozenset(i.address for i in self.assembly.instructions if i.halts)
 
     # ------------------------------------------------------------------ fetch
 
     def _fetch(self, state: State) -> list[tuple[Instruction, list[int]]]:
         """Which problems run which instruction."""
+        if len(state.counters) == 1 and len(found := self.assembly.at(state.counters[0])) == 1:
+            return [(found[0], [0])]
         groups: dict[int, tuple[Instruction, list[int]]] = {}
         for counter in sorted(set(state.counters)):
             rows = [i for i, other in enumerate(state.counters) if other == counter]
@@ -155,28 +169,33 @@ class FastExecutor:
             return [(found[0], rows)]
         if sorted(i.when for i in found) != [-1, 1]:
             raise ProgramError(f"there is no instruction, and no branch, at address {counter}")
-        flag = state.flag[:, 0].cpu()[rows]  # the host waits for a GPU once
-        if not bool((2 * self.margins.flag * flag.abs() >= self.margins.tau).all()):
-            raise undecided(counter, float(flag.abs().min()))
-        sides = [(i, [r for r, f in zip(rows, flag.tolist(), strict=True) if f * i.when > 0])
-                 for i in found]  # fmt: skip
+        flags = state.flag[:, 0].tolist()  # the host waits for a GPU once
+        if not all(2 * self.margins.flag * abs(flags[r]) >= self.margins.tau for r in rows):
+            raise undecided(counter, min(abs(flags[r]) for r in rows))
+        sides = [(i, [r for r in rows if flags[r] * i.when > 0]) for i in found]
         return [(instruction, members) for instruction, members in sides if members]
 
     # ------------------------------------------------------------------ execute
 
     def execute(self, instruction: Instruction, state: State) -> State:
         """One instruction."""
-        lanes, place = self._lanes(instruction), self.places[instruction.dst]
-        a, b = (self._read(o, state, lanes) for o in (instruction.a, instruction.b))
-        result = self._table(instruction.table)(a, b, self.watched)
+        step = self._step(instruction)
+        lanes, place = step.lanes, step.place
+        a, b = self._operands(step, state)
+        result = step.table(a, b, self.watched)
         memory, flag = dict(state.memory), state.flag
         memory[instruction.dst] = (
             result if lanes == place else self._aligned(dense(result), lanes, place)
         )
         if instruction.dst == FLAG:
             flag = self.wide(dense(result)[:, lanes.index(0)])
-        before = self._remembered(result, lanes, state.before)
+        before = self._remembered(result) if step.all_lanes else state.before
         return State(memory, flag, before, (instruction.next,) * len(state.counters))
+
+    def arguments(self, instruction: Instruction, state: State) -> tuple[Tensor, Tensor]:
+        """What an instruction looks up: a + b and a - b."""
+        a, b = self._operands(self._step(instruction), state)
+        return a + b, a - b
 
     def names_read(self, instruction: Instruction) -> Iterator[str]:
         """The variables that an instruction reads."""
@@ -187,26 +206,46 @@ class FastExecutor:
         """Whether an instruction asks by likeness, with the result of the one before."""
         return bool(instruction.a.like or instruction.b.like)
 
+    def _step(self, instruction: Instruction) -> _Prepared:
+        if id(instruction) not in self._steps:
+            a, b = (tuple(operand.reads()) for operand in (instruction.a, instruction.b))
+            lanes, place = self._lanes(instruction), self.places[instruction.dst]
+            self._steps[id(instruction)] = _Prepared(
+                lanes, place, lanes == self.lanes, (a, b), self._table(instruction.table)
+            )
+        return self._steps[id(instruction)]
+
     def _lanes(self, instruction: Instruction) -> range:
         """The lanes whose results are needed."""
         if any(map(self.asks, self.assembly.at(instruction.next))):
             return self.lanes
         return self.places[instruction.dst]
 
-    def _read(self, operand: Operand, state: State, lanes: range) -> Tensor:
+    def _operands(self, step: _Prepared, state: State) -> tuple[Tensor, Tensor]:
+        a, b = (self._read(reads, state, step.lanes) for reads in step.reads)
+        return a, b
+
+    def _read(self, reads: tuple[tuple[str, str], ...], state: State, lanes: range) -> Tensor:
         """An operand: (batch, lanes or 1, m or 1)."""
         total: Tensor | None = None
-        for kind, name in operand.reads():
+        for kind, name in reads:
             share = self._found(kind, name, state, lanes)
             if share is not None:
                 total = dense(share) if total is None else total + dense(share)
-        return state.flag.new_zeros(len(state.flag), 1, 1) if total is None else total
+        return self._nothing.expand(len(state.counters), 1, 1) if total is None else total
+
+    @cached_property
+    def _nothing(self) -> Tensor:
+        """The zero register."""
+        return next(iter(self.entries.values())).new_zeros(1, 1, 1)
 
     def _found(self, kind: str, name: str, state: State, lanes: range) -> Value | None:
         """What a read finds: None where the null token answers."""
         held, place = state.memory[name], self.places[name]
-        if kind == "mean":
+        if kind == "mean" and held.shape[1] > 1:
             return held.mean() if isinstance(held, ScaledValue) else held.mean(1, keepdim=True)
+        if kind == "mean":
+            return held
         if kind in ("own", "rowsum"):
             held = held if lanes == place else self._aligned(dense(held), place, lanes)
             return held if kind == "own" else self._summed(held)
@@ -220,8 +259,12 @@ class FastExecutor:
     def _summed(self, held: Value) -> Tensor:
         """The sum of all components, which every component takes."""
         if isinstance(held, ScaledValue):
-            return held.times(held.of.new_ones(self.width, 1))
-        return self.wide(held) @ held.new_ones(self.width, 1)
+            return held.times(self._ones)
+        return self.wide(held) @ self._ones
+
+    @cached_property
+    def _ones(self) -> Tensor:
+        return self._nothing.new_ones(self.width, 1)
 
     @property
     def outside(self) -> bool:
@@ -240,10 +283,8 @@ class FastExecutor:
             return value
         return value.expand(*value.shape[:-1], self.width)
 
-    def _remembered(self, result: Value, lanes: range, before: Tensor) -> Tensor:
-        if lanes != self.lanes:
-            return before
-        return dense(result).expand(-1, len(lanes), -1)
+    def _remembered(self, result: Value) -> Tensor:
+        return dense(result).expand(-1, len(self.lanes), -1)
 
     def _aligned(self, held: Tensor, lanes: range, wanted: range) -> Tensor:
         """Rows of some lanes as those of others; zeros where there are none."""

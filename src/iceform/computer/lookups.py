@@ -244,23 +244,30 @@ class TableLookup:
         self.plus, self.minus = (
             Column(slopes, biases, v, closed=closed) if bool(v.any()) else None for v in (f, g)
         )
+        self._ready = False
 
     def __call__(self, a: Tensor, b: Tensor, watched: Extents) -> Value:
         """Of operands (b, lanes, m), each axis as long as the other's or 1."""
-        shape = torch.Size(map(max, a.shape, b.shape))
-        if self.plus is None and self.minus is None:
-            return a.new_zeros(shape)
-        if self.bilinear is not None and shape.numel() >= MANY:
+        if self.bilinear is not None and math.prod(map(max, a.shape, b.shape)) >= MANY:
             return self._product(self.bilinear, a, b, watched)
-        if self._loops and windowed.ready(a):
-            sides = (None if column is None else column.side for column in self._columns)
-            return windowed.instruct(a, b, *sides)
-        few, found = shape.numel() < MANY, list[Tensor]()
+        if self._looped(a):
+            return windowed.instruct(a, b, *self._sides)
+        few = math.prod(map(max, a.shape, b.shape)) < MANY
+        found = a.new_zeros(torch.broadcast_shapes(a.shape, b.shape))
         for sign, column in zip((1, -1), self._columns, strict=True):
             if column is not None:
                 z = a + sign * b
-                found.append(sign * (look_up(z, *column.entries) if few else column(z, watched)))
-        return found[0] if len(found) == 1 else found[0] + found[1]
+                looked = look_up(z, *column.entries) if few else column(z, watched)
+                found = found + sign * looked
+        return found
+
+    def _looped(self, a: Tensor) -> bool:
+        """Whether the loops in C run it; once they are there they stay."""
+        if self._ready is not True:
+            sides = [side is None for side in self._sides]
+            there = [column is None for column in self._columns]
+            self._ready = sides == there and windowed.ready(a)
+        return self._ready
 
     def _product(
         self, form: Bilinear, a: Tensor, b: Tensor, watched: Extents
@@ -277,9 +284,10 @@ class TableLookup:
         return self.plus, self.minus
 
     @cached_property
-    def _loops(self) -> bool:
-        """Whether every side has a window."""
-        return all(column is None or column.side is not None for column in self._columns)
+    def _sides(self) -> tuple[windowed.Side | None, windowed.Side | None]:
+        """Both for the loops in C."""
+        first, second = (None if c is None else c.side for c in self._columns)
+        return first, second
 
     @cached_property
     def bilinear(self) -> Bilinear | None:

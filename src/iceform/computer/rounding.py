@@ -238,6 +238,7 @@ def instruction_rounding(
     dtype: torch.dtype,
     backend: str = "literal",
     apart: float = 0.0,
+    table: TablePair | None = None,
 ) -> InstructionRounding:
     """The rounding of one instruction.
 
@@ -253,8 +254,10 @@ def instruction_rounding(
         The arithmetic; "literal" or "fused".
     apart
         By how much the largest logit of a read by likeness is above all others, if exact.
+    table
+        The instruction's table, where it is read on another range than its own.
     """
-    unit, table = unit_roundoff(dtype), assembly.table(instruction.table)
+    unit, table = unit_roundoff(dtype), table or assembly.table(instruction.table)
     f, g = table_facts(table, dtype, backend)
     result = f.largest + g.largest
     stored = unit * (2 * result + bounds[instruction.dst]) * (1 + unit)

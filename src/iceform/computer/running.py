@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from iceform.arithmetic import at_least, at_most
-from iceform.certificates import DerivationStep, Enclosure, Ledger, Result
+from iceform.certificates import Certificate, DerivationStep, Enclosure, Ledger, Result
 from iceform.computer.compile import Program
 from iceform.computer.proofs import ExactDistance, available
 from iceform.errors import PrecisionError, PrecisionWarning, ProgramError
@@ -48,7 +48,7 @@ def run(
         _warn(program, enclosure.error, max(float(v.abs().max()) for v in found.values()))
     return Result(
         next(iter(outputs.values())),
-        certificate=program.certify(computer.dtype, execution.backend, **settings)[0],
+        certificate=_certificate(computer, program, execution.backend, settings),
         attestation=execution.attestation,
         ledger=_ledger(execution),
         passes=execution.cycles,
@@ -56,6 +56,18 @@ def run(
         enclosed=enclosure,
         form=program.graph.packed,
     )
+
+
+def _certificate(
+    computer: Computer, program: Program, backend: str, settings: Mapping[str, Any]
+) -> Certificate:
+    """What is known before the fact, found once for the same parameters."""
+    numbers = (tuple(v.flatten().tolist()) for v in program.parameters(**settings).values())
+
+    def found() -> tuple[Program, Certificate]:
+        return program, program.certify(computer.dtype, backend, **settings)[0]
+
+    return computer.certificates.get((id(program), backend, *numbers), found)[1]
 
 
 def _warn(program: Program, error: float, size: float) -> None:

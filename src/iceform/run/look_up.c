@@ -327,14 +327,16 @@ static void NAME(column)(const REAL *z, REAL *out, int64_t count, const side *s)
 
 /* Entries of an operand of three axes, in order, from entry start on. */
 INLINE void NAME(gather)(const REAL *x, REAL *out, int64_t start, int64_t count,
-                            const int64_t *sizes, const int64_t *strides) {
-    int64_t k = start % sizes[2], j = start / sizes[2] % sizes[1], i = start / sizes[2] / sizes[1];
-    for (int64_t at = 0; at < count; at++) {
-        out[at] = x[i * strides[0] + j * strides[1] + k * strides[2]];
-        if (++k == sizes[2]) {
-            k = 0;
-            if (++j == sizes[1]) j = 0, i++;
-        }
+                         const int64_t *sizes, const int64_t *strides) {
+    int64_t k = start % sizes[2], row = start / sizes[2], step = strides[2];
+    for (int64_t at = 0; at < count; row++, k = 0) {
+        int64_t here = sizes[2] - k < count - at ? sizes[2] - k : count - at;
+        const REAL *from = x + row / sizes[1] * strides[0] + row % sizes[1] * strides[1] + k * step;
+        if (step == 1)
+            memcpy(out + at, from, here * sizeof *out);
+        else
+            for (int64_t i = 0; i < here; i++) out[at + i] = from[i * step];
+        at += here;
     }
 }
 

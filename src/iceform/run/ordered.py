@@ -52,7 +52,9 @@ class OrderedWindow:
     slopes, column, offsets
         Of the entries; beyond the last one no weight is left. ``offsets`` is (cells, width).
     keys
-        Slopes and biases in float64.
+        Slopes and biases in float64, in order of slopes as all of the above.
+    rank
+        Where each entry as it was given stands in that order.
     """
 
     tail: float
@@ -63,16 +65,18 @@ class OrderedWindow:
     column: Tensor
     offsets: Tensor
     keys: tuple[Tensor, Tensor]
+    rank: Tensor
 
     @classmethod
     def of(cls, slopes: Tensor, biases: Tensor, values: Tensor) -> OrderedWindow | None:
-        """The window of entries in their dtype; None where keys are in no order.
+        """The window of entries in their dtype; None where no order of the keys is one.
 
         The width is the least, in lines that a processor reads at once, whose tail is below one
         rounding of the largest average.
         """
         dtype = slopes.dtype
-        s, b, v = (t.detach().double().cpu() for t in (slopes, biases, values))
+        order = slopes.detach().cpu().argsort()
+        s, b, v = (t.detach().double().cpu()[order] for t in (slopes, biases, values))
         if len(s) < 2 or not bool((s.diff() > 0).all()):
             return None
         ends = (-b.diff() / s.diff()).to(dtype).cummax(0).values
@@ -92,11 +96,11 @@ class OrderedWindow:
         held, column = (torch.nn.functional.pad(t, beyond).to(dtype) for t in (s, v))
         return cls(
             tail * swing, first.int(), ends, origins, held, column,
-            offsets.to(dtype).contiguous(), (s, b),
+            offsets.to(dtype).contiguous(), (s, b), order.argsort(),
         )  # fmt: skip
 
     def logit_errors(self, low: Tensor, high: Tensor) -> Tensor:
-        """How far logits are off for arguments in [low, high], shape (*, entries).
+        """How far logits are off for arguments in [low, high], shape (*, entries) as they came.
 
         Arguments may be in any cell between those of both ends, an end moved by rounding.
         """
@@ -111,7 +115,7 @@ class OrderedWindow:
             away = torch.maximum((low - origin).abs(), (high - origin).abs())[:, None]
             kept = 5 * away * (s - s[at, None]).abs() + 3 * _logits(s, b, origin, at).abs()
             found = torch.maximum(found, unit * kept + _lost(s, b, origin, at))
-        return found * (1 + gamma(8, unit))
+        return found[:, self.rank] * (1 + gamma(8, unit))
 
     def __call__(self, z: Tensor) -> Tensor:
         """A(z) entry by entry, an operation at a time."""

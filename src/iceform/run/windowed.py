@@ -49,7 +49,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -347,6 +347,7 @@ class _Library:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._made: Future[ctypes.CDLL | None] | None = None
+        self._found: ctypes.CDLL | None = None
         self._wanting = ""
 
     def prepare(self) -> Future[ctypes.CDLL | None]:
@@ -359,10 +360,12 @@ class _Library:
 
     def get(self, *, wait: bool = True) -> ctypes.CDLL | None:
         """The library; None where there is none (yet). Why there can be none it says once."""
+        if self._found is not None:
+            return self._found
         made = self.prepare()
         if not wait and not made.done():
             return None
-        found = made.result()
+        found = self._found = made.result()
         if self._wanting:
             said, self._wanting = self._wanting, ""
             warnings.warn(
@@ -525,35 +528,47 @@ _NO_SIDE = ctypes.byref(_Side())
 
 def instruct(a: Tensor, b: Tensor, plus: Side | None, minus: Side | None) -> Tensor:
     """F(a + b) - G(a - b), shapes (i, j, k) that agree or are 1; a side that is None is 0."""
-    library = _library.get()
-    assert library is not None
-    call = getattr(library, f"instruct_{_DTYPES[a.dtype]}")
-    shape, axes = _axes(a.shape, a.stride(), b.shape, b.stride())
+    shape, count, axes = _axes(a.shape, a.stride(), b.shape, b.stride())
     out = a.new_empty(shape)
-    at = a.data_ptr(), b.data_ptr(), out.data_ptr()
-    sides = (_NO_SIDE if side is None else side.address for side in (plus, minus))
-    call = partial(call, *map(ctypes.c_void_p, at), axes, *sides)
-    count = out.numel()
+    call, at = _instruct(a.dtype), (a.data_ptr(), b.data_ptr(), out.data_ptr(), axes)
+    sides = [_NO_SIDE if side is None else side.address for side in (plus, minus)]
 
     def part(start: int) -> None:
-        call(ctypes.c_int64(start), ctypes.c_int64(min(tuning.WINDOWED_PART, count - start)))
+        call(*at, *sides, start, min(tuning.WINDOWED_PART, count - start))
 
     _shared_out(part, range(0, count, tuning.WINDOWED_PART))
     return out
 
 
+@lru_cache(maxsize=2)
+def _instruct(dtype: torch.dtype) -> Callable[..., None]:
+    """The loop, which takes numbers as they are."""
+    call: Any = getattr(_library.get(), f"instruct_{_DTYPES[dtype]}")
+    call.argtypes = [*[ctypes.c_void_p] * 6, ctypes.c_int64, ctypes.c_int64]
+    call.restype = None
+    return call  # type: ignore[no-any-return]
+
+
 @lru_cache(maxsize=512)
 def _axes(
     first: torch.Size, strides: tuple[int, ...], second: torch.Size, others: tuple[int, ...]
-) -> tuple[tuple[int, ...], Any]:
-    """The shape of an answer, and how operands of these shapes and strides are read."""
+) -> tuple[tuple[int, ...], int, Any]:
+    """The shape of an answer, its size, and how operands of these shapes and strides are read.
+
+    Axes that are one run of numbers in both operands are one axis.
+    """
     shape = tuple(map(max, first, second))
-    each = [
-        [step if size > 1 else 0 for size, step in zip(*one, strict=True)]
-        for one in ((first, strides), (second, others))
-    ]
-    numbers = ctypes.c_int64 * 3
-    return shape, ctypes.byref(_Axes(numbers(*shape), *(numbers(*steps) for steps in each)))
+    axes = [(1, 0, 0)] * 3
+    for axis in zip(shape, first, strides, second, others, strict=True):
+        size, own, step, other, away = axis
+        last, a, b = axes[-1]
+        step, away = step * (own > 1), away * (other > 1)
+        if last == 1 or (a, b) == (step * size, away * size):
+            axes[-1] = (last * size, step, away) if size > 1 else axes[-1]
+        elif size > 1:
+            axes.append((size, step, away))
+    columns = [(ctypes.c_int64 * 3)(*column) for column in zip(*axes[-3:], strict=True)]
+    return shape, math.prod(shape), ctypes.byref(_Axes(*columns))
 
 
 def read(
@@ -658,7 +673,7 @@ def _shape(kind: tuple[int, bool, bool], operands: _Operands) -> _Shape:
 
 def _shared_out(part: Callable[[int], None], starts: Sequence[int]) -> None:
     """Every part, by as many threads as torch uses; each takes the next part that nobody has."""
-    threads = min(torch.get_num_threads(), len(starts))
+    threads = 1 if len(starts) == 1 else min(torch.get_num_threads(), len(starts))
     if threads <= 1:
         for start in starts:
             part(start)
