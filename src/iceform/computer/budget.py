@@ -3,20 +3,24 @@ r"""Before the fact: how far a program's answers can be off, for all data of its
 Every instruction adds its own error: of its table, of rounding (:mod:`~iceform.computer.rounding`),
 of coefficients that were rounded; the leak is 0. A register that the prompt fills starts with the
 rounding of its sum of writes. What a register is off by moves what is computed
-from it by at most the derivative of that instruction over the ranges,
+from it, :math:`F(a + b) - G(a - b)`, by at most
 
-.. math:: e_{dst} \le |\partial_a|\, e_a + |\partial_b|\, e_b + |\partial_{ab}|\, e_a e_b + own,
+.. math:: e_{dst} \le |\partial_a|\, e_a + |\partial_b|\, e_b + |p - q|\,(e_a^2 + e_b^2)
+    + 2\,|p + q|\, e_a e_b + own
 
-which is the sum over all ways through the program of products of derivatives, each enclosed over
-its range. That is so for arguments that their table holds: others get an average of its values, and
-are off by no more than these and the range allow. What memory may hold has to be what masks cover.
+where both curves are polynomials, of second coefficients p and q, with derivatives over the ranges;
+of other curves the derivatives are those over ranges that are wider by :math:`e_a + e_b`, and no
+second order is left. That is so for arguments that their table holds: others get an average of its
+values, and are off by no more than these and the range allow. Values are larger by what they are
+off, and so is their rounding. What memory may hold has to be what masks cover.
 
 **Loops.** E, the errors at the start of a turn, become M(E), and M is monotone. So errors that M
 brings no further (M(E) <= E, tried with E a little larger than what was reached) bound those after
 any number of turns. Until then a counted loop is followed turn by turn, for the number of turns
 that is given; of another one that does not settle, M(infinity) is known. Where more is proven of a
 loop at the given parameters (:mod:`~iceform.computer.loop_bounds`), its states' errors are followed
-in that norm too, and the least bound counts.
+in that norm too, and the least bound counts: with E what states are off by, a turn takes them from
+G(w) to G(w + E) and adds what M(E) has more than the part of it that E alone moves.
 
 **Turns.** All of this compares runs that make the same turns. They do where FLAG has the sign that
 it should have: what it compares stays further from a tie than its errors reach, for all data that

@@ -396,8 +396,7 @@ class Powers:
 
     def __call__(self, turns: int) -> Tensor:
         """The largest over the cells of the least over the bases, for 0, ..., T turns."""
-        out = torch.ones(turns + 1, dtype=torch.float64)
-        for k in range(1, turns + 1):
-            bound = self.conditions * self.rates**k
-            out[k] = bound.amin(1).amax() * (1 + NOISE)
+        bounds = self.conditions[..., None] * self.rates[..., None] ** torch.arange(turns + 1)
+        out: Tensor = bounds.amin(1).amax(0) * (1 + NOISE)
+        out[0] = 1.0
         return out
