@@ -360,7 +360,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # ------------------------------------------------------------------ loops of the computer
     Mutant(
         "a soft threshold below 0 counts as not pushing errors apart",
-        "computer/euclidean.py",
+        "computer/spectral.py",
         "        return low < high or not any(on)\n",
         "        return sum(on) <= 1\n",
         ("tests/computer/test_loop_bounds.py", "-k", "pushes"),
@@ -375,9 +375,52 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "comparisons in a loop count as decided whatever errors are",
         "computer/budget.py",
-        "        self._turned(loop, before | given)\n        self.held_jumps",
-        "        self._turned(loop, before | still)\n        self.held_jumps",
+        "        whole = self._turned(loop, {**before, **given})\n",
+        "        whole = self._turned(loop, {**before, **dict.fromkeys(given, 0.0)})\n",
         ("tests/computer/test_turn_derivatives.py", "-k", "decided"),
+    ),
+    Mutant(
+        "what a turn adds is no more where its states are off",
+        "computer/budget.py",
+        "            if attempt and all(b <=",
+        "            if True or all(b <=",
+        ("tests/computer/test_error_calculus.py", "-k", "adds_is_more"),
+    ),
+    Mutant(
+        "squares of what is off count as nothing",
+        "computer/budget.py",
+        "        return _times(by_a, a) + _times(squares, a * a) + rest, rest\n",
+        "        return _times(by_a, a) + rest, rest\n",
+        ("tests/computer/test_error_calculus.py", "-k", "larger"),
+    ),
+    Mutant(
+        "factors that are both off are multiplied as if one were",
+        "computer/budget.py",
+        "        rest = _times(by_b, b) + _times(squares, b * b) + _times(product, a * b)\n",
+        "        rest = _times(by_b, b) + _times(squares, b * b)\n",
+        ("tests/computer/test_error_calculus.py", "-k", "larger"),
+    ),
+    Mutant(
+        "curves are no steeper beyond the range of their arguments",
+        "computer/budget.py",
+        "            around = ((c, Range(r.low - off, r.high + off)) for c, r in spans)\n",
+        "            around = ((c, Range(r.low, r.high)) for c, r in spans)\n",
+        ("tests/computer/test_error_calculus.py",),
+    ),
+    Mutant(
+        "a turn's slopes are those of states that are exact",
+        "computer/spectral.py",
+        "        return Range(*slope(node.attr, at.low, at.high))\n",
+        "        at = self.values.ranges[node.args[0]]\n"
+        "        return Range(*slope(node.attr, at.low, at.high))\n",
+        ("tests/computer/test_error_calculus.py", "-k", "states_are_off"),
+    ),
+    Mutant(
+        "what samples pull states by moves nothing",
+        "computer/spectral.py",
+        "        identity, outer = (*q, _ZERO)[:2]\n",
+        "        identity, outer = q[0], _ZERO\n",
+        ("tests/computer/test_error_calculus.py", "-k", "states_are_off"),
     ),
     Mutant(
         "errors of a loop's states count as they are after it",

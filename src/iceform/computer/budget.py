@@ -3,20 +3,24 @@ r"""Before the fact: how far a program's answers can be off, for all data of its
 Every instruction adds its own error: of its table, of rounding (:mod:`~iceform.computer.rounding`),
 of coefficients that were rounded; the leak is 0. A register that the prompt fills starts with the
 rounding of its sum of writes. What a register is off by moves what is computed
-from it by at most the derivative of that instruction over the ranges,
+from it, :math:`F(a + b) - G(a - b)`, by at most
 
-.. math:: e_{dst} \le |\partial_a|\, e_a + |\partial_b|\, e_b + |\partial_{ab}|\, e_a e_b + own,
+.. math:: e_{dst} \le |\partial_a|\, e_a + |\partial_b|\, e_b + |p - q|\,(e_a^2 + e_b^2)
+    + 2\,|p + q|\, e_a e_b + own
 
-which is the sum over all ways through the program of products of derivatives, each enclosed over
-its range. That is so for arguments that their table holds: others get an average of its values, and
-are off by no more than these and the range allow. What memory may hold has to be what masks cover.
+where both curves are polynomials, of second coefficients p and q, with derivatives over the ranges;
+of other curves the derivatives are those over ranges that are wider by :math:`e_a + e_b`, and no
+second order is left. That is so for arguments that their table holds: others get an average of its
+values, and are off by no more than these and the range allow. Values are larger by what they are
+off, and so is their rounding. What memory may hold has to be what masks cover.
 
 **Loops.** E, the errors at the start of a turn, become M(E), and M is monotone. So errors that M
 brings no further (M(E) <= E, tried with E a little larger than what was reached) bound those after
 any number of turns. Until then a counted loop is followed turn by turn, for the number of turns
 that is given; of another one that does not settle, M(infinity) is known. Where more is proven of a
 loop at the given parameters (:mod:`~iceform.computer.loop_bounds`), its states' errors are followed
-in that norm too, and the least bound counts.
+in that norm too, and the least bound counts: with E what states are off by, a turn takes them from
+G(w) to G(w + E) and adds what M(E) has more than the part of it that E alone moves.
 
 **Turns.** All of this compares runs that make the same turns. They do where FLAG has the sign that
 it should have: what it compares stays further from a tie than its errors reach, for all data that
@@ -31,17 +35,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 
 import torch
 
-from iceform.arithmetic.units import OUTWARD, OUTWARD_MANY, gamma
+from iceform.arithmetic.intervals import above
+from iceform.arithmetic.units import NOISE, OUTWARD, OUTWARD_MANY, gamma
 from iceform.certificates import Certificate, DerivationStep
 from iceform.computer.assemble import Assembled
 from iceform.computer.instructions import FLAG_GAP, Assembly, Instruction, TablePair
-from iceform.computer.jacobians import BEYOND
 from iceform.computer.layout import largest_result, largest_value
 from iceform.computer.loop_bounds import ErrorGrowth
+from iceform.computer.loop_slices import BEYOND
 from iceform.computer.ranges import ProgramDomain, Ranges
 from iceform.computer.rounding import argument_rounding, instruction_rounding, others_weigh
 from iceform.computer.virtual import (
@@ -53,14 +59,17 @@ from iceform.computer.virtual import (
     VirtualCode,
     VirtualInstruction,
     VirtualLoop,
+    steepest,
 )
 from iceform.computer.virtual import StepCurve as Comparison
 from iceform.expressions.formulas.polynomials import polynomial
+from iceform.program import Range
 from iceform.tables import RoundingModel
 from iceform.validation import unit_roundoff
 
 _ROOM = 1 + BEYOND  # errors by so much larger are tried as those after any number of turns
 _MOST_TURNS = 1024  # that a loop is followed whose turns nobody counts
+_ATTEMPTS = 4  # at a bound of a loop's states that holds from turn to turn
 _SURE = 1 - FLAG_GAP  # a branch whose FLAG is off by less is decided as it should be
 _HULL = 1 + BEYOND  # rounding of an average of a table's values, in any dtype
 _LOGITS = 2.0**-20  # relative: what logits, and exp of them, round by in float32 at most
@@ -94,7 +103,7 @@ def budget(
     """The own error of every instruction."""
     bounds: dict[str, float] = {}
     for register, name in assembled.registers.items():
-        bounds[name] = max(bounds.get(name, 0.0), register.range.size)
+        bounds[name] = max(bounds.get(name, 0.0), _size(register))
     out: dict[VirtualInstruction, Budget] = {}
     known: dict[tuple[object, ...], float] = {}
     held = max(1.0, max(bounds.values(), default=0.0) / _HELD)
@@ -200,9 +209,11 @@ class _Errors:
     used: dict[VirtualLoop, dict[tuple[int, ...], ErrorGrowth]] = field(default_factory=dict)
     sure: dict[Register, float] = field(default_factory=dict)  # sizes that comparisons have
     undecided: dict[str, str] = field(default_factory=dict)  # what may go another way, and how
-    jumps: dict[VirtualInstruction, float] | None = None  # what comparisons are off by, if asked
-    held_jumps: Mapping[VirtualInstruction, float] = field(default_factory=dict)
     plain: bool = False  # what is off counts in full, so that differences say what a turn adds
+    linear: bool = False  # what states move, along the slopes of the pass before, and nothing else
+    slopes: dict[VirtualInstruction, tuple[float, float]] = field(default_factory=dict)
+    near: dict[tuple[VirtualInstruction, float], float] = field(default_factory=dict)
+    bends: dict[VirtualInstruction, tuple[float, float] | None] = field(default_factory=dict)
 
     def code(self, code: VirtualCode) -> None:
         """In order."""
@@ -304,27 +315,34 @@ class _Errors:
         these are as far off as states allow that are off by a bit more than the bound; if the
         bound stays below that, it holds from turn to turn.
         """
-        still = dict.fromkeys(states, 0.0)
-        before = {**begin, **during}
-        bounds = self._bounded(loop, growth, states, begin, self._turned(loop, before | still))
-        if not max(bounds) < math.inf:
-            return bounds
-        tried = [bound + bound / 8 for bound in bounds]
-        given = {s: b / s.scale for s, b in zip(states, tried, strict=True)}
-        self.jumps = {}
-        self._turned(loop, before | given)
-        self.held_jumps, self.jumps, self.plain = self.jumps, None, True
-        all_of_it = self._turned(loop, before | given)
-        own, self.own = self.own, {}
-        self.held_jumps = dict.fromkeys(self.held_jumps, 0.0)
+        before, tried = {**begin, **during}, [0.0] * len(states)
+        added = self._turned(loop, before | dict.fromkeys(states, 0.0))
+        for attempt in range(_ATTEMPTS):
+            bounds = self._bounded(loop, growth, states, begin, added)
+            if attempt and all(b <= most for b, most in zip(bounds, tried, strict=True)):
+                return bounds
+            if not max(bounds) < math.inf:
+                break
+            tried = [bound + bound / 8 for bound in bounds]
+            given = {s: b / s.scale for s, b in zip(states, tried, strict=True)}
+            added = self._added(loop, before, given)
+        return [math.inf] * len(states)
+
+    def _added(
+        self, loop: VirtualLoop, before: Mapping[Register, float], given: dict[Register, float]
+    ) -> dict[Register, float]:
+        """What states are off by after a turn, less what a turn without errors would move them.
+
+        That is no less than what the turn adds: slopes are those of all that is off, and products
+        of what is off are of all of it, so what both share is what states alone are off by.
+        """
+        self.plain = True
+        whole = self._turned(loop, {**before, **given})
+        self.linear = True
         moved = self._turned(loop, given)
-        self.own, self.held_jumps, self.plain = own, {}, False
-        added = {s: all_of_it[s] * OUTWARD_MANY - moved[s] for s in states}
-        added = {s: math.inf if math.isnan(e) else max(e, 0.0) for s, e in added.items()}
-        bounds = self._bounded(loop, growth, states, begin, added)
-        if not all(b <= most for b, most in zip(bounds, tried, strict=True)):
-            return [math.inf] * len(bounds)
-        return bounds
+        self.plain = self.linear = False
+        added = {s: whole[s] * OUTWARD_MANY - moved[s] for s in given}
+        return {s: math.inf if math.isnan(e) else max(e, 0.0) for s, e in added.items()}
 
     def _turned(self, loop: VirtualLoop, off: Mapping[Register, float]) -> dict[Register, float]:
         """What registers are off by after a turn."""
@@ -353,27 +371,19 @@ class _Errors:
     def one(self, i: VirtualInstruction) -> None:
         """One instruction."""
         a, b = self._operand(i.a), self._operand(i.b)
-        own = self.own.get(i, _NOTHING)
+        own = _NOTHING if self.linear else self._larger(i)
         step = i.f if isinstance(i.f, JumpCurve) else i.g
-        if i in self.held_jumps:
-            error = self.held_jumps[i]
+        if isinstance(step, Comparison) and math.isfinite(step.gap):
+            error = rest = 0.0 if self.linear else self._compared(i, step, a + b, own)
         elif isinstance(step, StairCurve):
-            error = step.moved((a + b + own.shift) / (1 - _LOGITS))
-        elif isinstance(step, Comparison) and math.isfinite(step.gap):
-            error = self._compared(i, step, a + b)
+            error = rest = 0.0 if self.linear else step.moved((a + b + own.shift) / (1 - _LOGITS))
         else:
             self.sure.pop(i.dst, None)
-            bend = _bend(i) if a and b else 0.0
-            gains = math.fsum(g * e for g, e in zip(i.gains, (a, b), strict=True) if g and e)
-            error = gains + (bend * a * b if bend else 0.0) if a + b <= own.room else math.inf
-        if self.jumps is not None and isinstance(step, JumpCurve):
-            self.jumps[i] = max(error, self.jumps.get(i, 0.0))
+            error, rest = self._smooth(i, a, b, own.room)
         most = math.inf if self.plain else own.most
         off = self.off[i.dst] = min((error + own.total) * OUTWARD, most)
         if i.dst.single:  # where b is 0, errors of a move nothing
-            self.rest[i.dst] = (i.gains[1] * b + _bend(i) * a * b + own.total) * OUTWARD_MANY
-            if not a + b <= own.room:
-                self.rest[i.dst] = math.inf
+            self.rest[i.dst] = (rest + own.total) * OUTWARD_MANY
         self.before = i.dst
         line = f"line {i.place.line}" if i.place is not None else "a line of the compiler's"
         if i.dst is self.flag and not off < _SURE:
@@ -381,16 +391,60 @@ class _Errors:
         if not off <= max(self.held - i.dst.range.size, i.dst.range.size / _HELD):
             self.undecided[f"values in {line}"] = "perhaps larger than what masks cover"
 
-    def _compared(self, i: VirtualInstruction, step: Comparison, moved: float) -> float:
+    def _larger(self, i: VirtualInstruction) -> Budget:
+        """Its own error, where values are larger than the exact ones by what they are off.
+
+        Rounding grows as sizes do: with their products, of two at most, a query's by a key's. What
+        is compared is an average of -1 and 1, however far from the sign that it should be.
+        """
+        own = self.own.get(i, _NOTHING)
+        asks = [self.before] if self.before and any(r.how == "like" for r in i.reads()) else []
+        kept = [i.dst, *(r.register for r in i.reads()), *asks]
+        off = (BEYOND if r in self.sure else self.off.get(r, 0.0) / _size(r) for r in kept)
+        share = 1 + max(off)
+        rounding, shift = (_times(e, share * share) for e in (own.rounding, own.shift))
+        return replace(own, rounding=rounding, shift=shift)
+
+    def _smooth(
+        self, i: VirtualInstruction, a: float, b: float, room: float
+    ) -> tuple[float, float]:
+        """Of operands that are off by a and b; and where b is 0, but for its error."""
+        if not a + b <= room:
+            self.slopes[i] = math.inf, math.inf
+            return self.slopes[i]
+        if i not in self.bends:
+            self.bends[i] = _bends(i)
+        squares, product = self.bends[i] or (0.0, 0.0)
+        if not self.linear:
+            self.slopes[i] = i.gains if self.bends[i] else self._steepest(i, a + b, room)
+        by_a, by_b = self.slopes[i]
+        rest = _times(by_b, b) + _times(squares, b * b) + _times(product, a * b)
+        return _times(by_a, a) + _times(squares, a * a) + rest, rest
+
+    def _steepest(self, i: VirtualInstruction, off: float, room: float) -> tuple[float, float]:
+        """Slopes also where an argument leaves its range by what it is off, or by a bit more."""
+        if not off:
+            return i.gains
+        least = NOISE * max(i.plus.size, i.minus.size)
+        off = min(2.0 ** math.frexp(max(off, least))[1], room)
+        if (i, off) not in self.near:
+            spans = [(c, r) for c, r in ((i.f, i.plus), (i.g, i.minus)) if c is not None]
+            around = ((c, Range(r.low - off, r.high + off)) for c, r in spans)
+            self.near[i, off] = math.fsum(steepest(c, r) for c, r in around)
+        return self.near[i, off], self.near[i, off]
+
+    def _compared(
+        self, i: VirtualInstruction, step: Comparison, moved: float, own: Budget
+    ) -> float:
         """A comparison of what is off by ``moved``, and so nearer to a tie than its gap.
 
         The second look-up of one knows how far from 0 the first one is for certain.
         """
         first = i.a[0].register if len(i.a) == 1 and not i.b else None
         known = self.sure.get(first) if first is not None and step.at == 0 else None
-        own = self.own.get(i, _NOTHING)
         apart = step.sharpness * ((step.gap - moved if known is None else known) - own.shift)
         apart *= 1 - _LOGITS
+        self.sure.pop(i.dst, None)
         if abs(step.height) == 1 and step.offset == 0:
             self.sure[i.dst] = math.tanh(apart) - own.rounding
         return (
@@ -406,15 +460,18 @@ class _Errors:
         error = self.off.get(read.register, 0.0)
         if read.how == "rowsum":
             rest = self.rest.get(read.register, error) if read.register.single else error
-            return error + (self.width - 1) * min(rest, error)
+            return error + _times(self.width - 1, min(rest, error))
         if read.how == "like" and self.before is not None:
             asks, size = self.off.get(self.before, 0.0), read.register.range.size
             moved = self.width * (self.before.range.size * error + size * asks + asks * error)
             moved = math.inf if math.isnan(moved) else moved
-            free = moved / 2 if self.plain else math.tanh(min(moved, 700.0) / 2)
+            if self.plain:
+                size, free = size + error, moved / 2
+            else:
+                free = math.tanh(min(moved, 700.0) / 2)
             if not read.apart:
                 return error + 2 * size * free
-            if not self.own:  # no derivative knows of weights at a place
+            if self.linear:  # no derivative knows of weights at a place
                 return error
             # What rounding adds rests on this too: where it is infinite, any average is possible.
             others = others_weigh(moved, read.apart, self.samples)
@@ -422,12 +479,32 @@ class _Errors:
         return error
 
 
-def _bend(i: VirtualInstruction) -> float:
-    """Of a product, its factor: the mixed derivative; 0 for what has none."""
-    if i.f is None or i.g is None or isinstance(i.f, JumpCurve) or isinstance(i.g, JumpCurve):
-        return 0.0
-    square = polynomial(i.f)
-    return 4 * abs(float(square[2])) if square is not None and len(square) == 3 else 0.0
+def _times(slope: float, off: float) -> float:
+    """What does not move is moved by nothing, however steep it is there."""
+    return slope * off if slope and off else 0.0
+
+
+def _size(register: Register) -> float:
+    """Of its values, as their rounding is found."""
+    return max(register.range.size, NOISE)
+
+
+def _bends(i: VirtualInstruction) -> tuple[float, float] | None:
+    """Of F = p z^2 + ... and G = q z^2 + ..., the second order's factors of a^2 + b^2 and of a b.
+
+    p (a + b)^2 - q (a - b)^2 = (p - q) (a^2 + b^2) + 2 (p + q) a b. What jumps has none but at its
+    jump, which a product with the distance from it makes up for; None for other curves.
+    """
+    factors = []
+    for curve in (i.f, i.g):
+        if isinstance(curve, JumpCurve):
+            return 0.0, 0.0
+        known = () if curve is None else polynomial(curve)
+        if known is None or len(known) > 3:
+            return None
+        factors.append(known[2] if len(known) == 3 else Fraction(0))
+    p, q = factors
+    return above(abs(p - q)), above(2 * abs(p + q))
 
 
 def certify(

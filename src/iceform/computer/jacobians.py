@@ -21,8 +21,8 @@ the samples is hulled over the cells. States that every sample has depend on the
 intervals, and on the others, by a sum of sizes.
 
 **Choices.** c (a - b) + b with 0 <= c <= 1 moves between a and b, and so do maxima. Comparisons and
-roundings move nothing as long as they are decided as in the exact program:
-:mod:`~iceform.computer.budget` makes sure of that (``decided``).
+roundings move nothing: what they are off by, whichever way they are decided, is a turn's own error
+(:mod:`~iceform.computer.budget`).
 
 **Reach.** Intervals hold for values that leave their ranges by :data:`BEYOND` of their size, so
 for errors that are as small as that: ``reach``.
@@ -44,7 +44,13 @@ from iceform import tuning
 from iceform.arithmetic import Interval
 from iceform.arithmetic.units import OUTWARD, OUTWARD_MANY
 from iceform.computer.graph import LoopVariable
-from iceform.computer.loop_slices import LoopSlice, NotApplicableError, RangesAtParameters
+from iceform.computer.loop_slices import (
+    BEYOND,
+    LoopSlice,
+    NotApplicableError,
+    RangesAtParameters,
+    TurnRules,
+)
 from iceform.computer.ranges import choice
 from iceform.computer.spectral import Powers, bases_of, rate_in
 from iceform.computer.virtual import compose
@@ -52,7 +58,6 @@ from iceform.expressions.formulas import trees
 from iceform.expressions.formulas.polynomials import polynomial
 from iceform.program import Node, Range, slope
 
-BEYOND = 2.0**-10  # of a value's size, small beside it
 _Z = trees.Variable()
 
 
@@ -152,8 +157,6 @@ class TurnDerivative:
         Entries of each state.
     reach
         Errors of states, in the largest entry, for which it holds.
-    decided
-        Whether it holds only while comparisons are decided as in the exact program.
     together
         Whether there is a Euclidean norm of all of it: no state is one a sample, or all are, and
         none depends on other samples.
@@ -164,7 +167,6 @@ class TurnDerivative:
     sizes: Tensor
     widths: tuple[int, ...]
     reach: float
-    decided: bool
     together: bool
 
     @property
@@ -232,7 +234,7 @@ def turn_derivative(part: LoopSlice, values: RangesAtParameters) -> TurnDerivati
     samples = {s.samples for s in states}
     together = len(samples) == 1 and not bool(whole.others.any())
     return TurnDerivative(whole.own, whole.others, whole.size, widths, rules.reach,
-                          rules.decided, together)  # fmt: skip
+                          together)  # fmt: skip
 
 
 def _joined(parts: Iterable[_Moved]) -> _Moved:
@@ -248,12 +250,9 @@ def _joined(parts: Iterable[_Moved]) -> _Moved:
 
 
 @dataclass
-class _JacobianRules:
-    values: RangesAtParameters
+class _JacobianRules(TurnRules):
     states: list[Node]
     widths: tuple[int, ...]
-    reach: float = math.inf
-    decided: bool = False
     found: dict[Node, _Moved] = field(default_factory=dict)
     curves: dict[Node, tuple[Node, trees.Node]] = field(default_factory=dict)
 
@@ -311,20 +310,11 @@ class _JacobianRules:
             if all(p.low.ndim == 2 for p in parts):
                 ends = ([p.low for p in parts], [p.high for p in parts])
                 return Interval(*(torch.cat(each, -1) for each in ends))
-        return _interval(self.beyond(node) if node in self.found else self.values[node])
+        return _interval(self.extended(node) if node in self.found else self.values[node])
 
-    def room(self, node: Node) -> float:
-        """How far a value may leave its range: a share of the end that is nearer to 0."""
-        known = self.values.ranges[node]
-        nearest = min(abs(known.low), abs(known.high))
-        return BEYOND * max(known.size if known.low <= 0 <= known.high else nearest, BEYOND**4)
-
-    def beyond(self, node: Node) -> Range:
-        """A range with that room, which errors of the states must leave it."""
-        known, room, size = self.values.ranges[node], self.room(node), self.found[node].size.max()
-        if size > 0:
-            self.reach = min(self.reach, room / float(size) * (1 - BEYOND))
-        return Range(known.low - room, known.high + room)
+    def extended(self, node: Node) -> Range:
+        """Where a value may be whose states are off."""
+        return self.beyond(node, float(self.found[node].size.max()))
 
     # ------------------------------------------------------------------------------- operations
 
@@ -341,7 +331,7 @@ class _JacobianRules:
         base, tree = self.curves[node] = curve
         if polynomial(tree) is not None and len(polynomial(tree) or ()) <= 2:
             return found  # straight: entries tell as much
-        reach, at = self.reach, self.beyond(base)
+        reach, at = self.reach, self.extended(base)
         whole = self.found[base].times(_interval(Range(*slope(tree, at.low, at.high))))
         if bool((whole.size < found.size).all()):
             return found.meet(whole)
@@ -383,7 +373,6 @@ class _JacobianRules:
         if chosen is not None:
             return chosen
         if node.op in ("step", "whole"):
-            self.decided = True
             return self.still(node.width)
         if node.op in ("add", "mul", "maximum", "minimum", "attend", "concat"):
             found: _Moved = getattr(self, f"_{node.op}")(node, moved)
@@ -400,7 +389,7 @@ class _JacobianRules:
                 found, moved = ends[0].either(ends[1]), self._of(share, node)
                 if not moved.size.any():
                     return found
-                at = self.beyond(share)  # a bit outside 0 and 1, perhaps
+                at = self.extended(share)  # a bit outside 0 and 1, perhaps
                 outside = _interval(Range(min(at.low, 0.0), max(at.high - 1.0, 0.0)))
                 past = ends[0].plus(ends[1].times(_interval(Range(-1.0, -1.0)))).times(outside)
                 return found.plus(past).plus(moved.times(self.value(difference)))
@@ -418,7 +407,7 @@ class _JacobianRules:
             straight = self.values.line(node)
             if straight is not None:
                 return moved.times(_interval(straight[0]))
-            at = self.beyond(argument)
+            at = self.extended(argument)
             return moved.times(_interval(Range(*slope(node.attr, at.low, at.high))))
         if node.op == "sum" and argument.width is not None:
             return moved.added_up()
@@ -468,6 +457,6 @@ class _JacobianRules:
         if node.attr is not None:  # a place: other weights are nothing only while it is whole
             raise NotApplicableError
         asked = query.times(_interval(self.values[node.args[1]])).added_up()
-        span = self.values[node.args[2]] if value is None else self.beyond(node.args[2])
+        span = self.values[node.args[2]] if value is None else self.extended(node.args[2])
         half = torch.tensor([0.5 * (span.high - span.low) * OUTWARD], dtype=torch.float64)
         return found.plus(asked.hulled().wide(node.width or 1).times(Interval(-half, half)))

@@ -5,11 +5,11 @@ that it is given, so with :math:`E_t` what they are off by after t turns
 
 .. math:: |E_T| \le p_T |E_0| + \eta\,(p_0 + p_1 + \dots + p_{T-1}),
 
-where :math:`p_k` bounds the norm of the product of any k turns' derivatives. There are four ways to
-such bounds, each in a file or a class of its own; a loop may have several, and the best counts:
+where :math:`p_k` bounds the norm of the product of any k turns' derivatives. There are three ways
+to such bounds; a loop may have several, and the best counts:
 
-* one vector, descent and what does not push apart after it (:mod:`~iceform.computer.euclidean`);
-* vectors that a turn combines by polynomials of mean(x x') (:mod:`~iceform.computer.spectral`);
+* vectors that samples pull along themselves, descent and what does not push apart after it
+  (:mod:`~iceform.computer.spectral`);
 * any states, by intervals of a turn's derivative (:mod:`~iceform.computer.jacobians`);
 * :func:`_positive`, loops that multiply and add what is not negative.
 
@@ -30,11 +30,10 @@ from torch import Tensor
 
 from iceform.arithmetic import at_most
 from iceform.arithmetic.units import OUTWARD
-from iceform.computer.euclidean import euclidean
 from iceform.computer.graph import Loop
 from iceform.computer.jacobians import TurnDerivative, turn_derivative
 from iceform.computer.loop_slices import LoopSlice, RangesAtParameters
-from iceform.computer.spectral import spectral
+from iceform.computer.spectral import VectorTurn, vector_turn
 from iceform.program import Node
 
 
@@ -58,8 +57,6 @@ class ErrorGrowth:
         Of the states, whose entries are divided by them; empty where all are 1.
     reach
         Errors in the largest entry for which it is proven.
-    decided
-        Whether it is proven while comparisons are decided as in the exact program.
     """
 
     states: tuple[int, ...]
@@ -69,7 +66,6 @@ class ErrorGrowth:
     powers: Callable[[int], Tensor] | None = None
     weights: tuple[float, ...] = ()
     reach: float = math.inf
-    decided: bool = False
 
     def norm(self, errors: Sequence[tuple[float, int]]) -> float:
         """Of states' errors, each so much in so many entries."""
@@ -107,27 +103,30 @@ def growths(loop: Loop, values: RangesAtParameters) -> Iterator[ErrorGrowth]:
     needs = _needs(loop)
     for states in _groups([needs[c.next] for c in loop.carried]):
         part = LoopSlice(loop.body, tuple(loop.carried[k] for k in states))
-        rate = euclidean(part, values)
-        if rate is not None:
-            yield ErrorGrowth(
-                states, f"a turn's derivative has norm {at_most(rate, '.6g')}", True, rate
-            )
-        powers = spectral(part, values)
-        if powers is not None:
-            yield ErrorGrowth(states, "turns are polynomials of mean(x x')", True, powers=powers)
+        vectors = vector_turn(part, values)
+        yield from () if vectors is None else _of_vectors(states, vectors)
         turn = turn_derivative(part, values)
         yield from () if turn is None else _of_entries(states, turn)
         alone = all(needs[c.next] <= set(states) for c in part.carried)
-        ratio = _positive(part, values) if alone else None
-        if ratio is not None:
-            in_all = at_most(ratio, ".6g")
+        ratios = _positive(part, values) if alone else None
+        if ratios is not None:
+            in_all = at_most(ratios[0], ".6g")
             told = f"a turn multiplies and adds what is not negative, by {in_all} in all"
-            yield ErrorGrowth(states, told, False, powers=partial(_constant, ratio))
+            yield ErrorGrowth(states, told, False, powers=partial(_constant, *ratios))
+
+
+def _of_vectors(states: tuple[int, ...], turn: VectorTurn) -> Iterator[ErrorGrowth]:
+    """By polynomials of H, in the Euclidean norm."""
+    if turn.rate < math.inf:
+        told = f"a turn's derivative has norm {at_most(turn.rate, '.6g')}"
+        yield ErrorGrowth(states, told, True, turn.rate, reach=turn.reach)
+    if turn.powers is not None:
+        yield ErrorGrowth(states, "turns are polynomials of mean(x x')", True, powers=turn.powers)
 
 
 def _of_entries(states: tuple[int, ...], turn: TurnDerivative) -> Iterator[ErrorGrowth]:
     """By a turn's derivative: in the largest entry, weighted, and in a basis of its own."""
-    known = ErrorGrowth(states, "", False, reach=turn.reach, decided=turn.decided)
+    known = ErrorGrowth(states, "", False, reach=turn.reach)
     told = f"a turn moves the largest entry by {at_most(turn.largest, '.6g')}"
     yield replace(known, description=told, rate=turn.largest)
     rate = float(turn.by_entries(1)[1])
@@ -142,8 +141,8 @@ def _of_entries(states: tuple[int, ...], turn: TurnDerivative) -> Iterator[Error
         yield replace(known, description=told, powers=powers, euclidean=True)
 
 
-def _constant(value: float, turns: int) -> Tensor:
-    return torch.full((turns + 1,), value, dtype=torch.float64)
+def _constant(value: float, last: float, turns: int) -> Tensor:
+    return torch.tensor([value] * turns + [last], dtype=torch.float64)
 
 
 def _needs(loop: Loop) -> dict[Node, set[int]]:
@@ -173,11 +172,12 @@ def _groups(needs: list[set[int]]) -> list[tuple[int, ...]]:
 # ---------------------------------------------------------------------------------------------
 
 
-def _positive(part: LoopSlice, values: RangesAtParameters) -> float | None:
-    r"""Of a loop w' = J w + c with J, c >= 0, a bound of all its powers' largest row sums.
+def _positive(part: LoopSlice, values: RangesAtParameters) -> tuple[float, float] | None:
+    r"""Of a loop w' = J w + c with J, c >= 0, bounds of J's powers' largest row sums.
 
     States begin at w_0 >= a > 0 and are at most b, so :math:`J^k 1 \le J^k w_0 / a \le w_k / a \le
-    b / a`.
+    b / a`. What the last turn makes may be more than a state, whose bound is checked as it begins a
+    turn: the second bound is of as many powers as there are turns.
     """
     known = {c.state for c in part.carried}
     for item in part.body.items:
@@ -190,7 +190,9 @@ def _positive(part: LoopSlice, values: RangesAtParameters) -> float | None:
         return None
     least = min(values[c.start].low for c in part.carried)
     most = max(values.ranges[c.state].high for c in part.carried)
-    return most / least * OUTWARD if least > 0 and math.isfinite(most) else None
+    last = max(most, *(values.ranges[c.next].high for c in part.carried))
+    usable = least > 0 and math.isfinite(last)
+    return (most / least * OUTWARD, last / least * OUTWARD) if usable else None
 
 
 def _keeps_sign(node: Node, known: set[Node], values: RangesAtParameters) -> bool:

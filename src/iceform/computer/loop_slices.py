@@ -18,6 +18,8 @@ from iceform.program import Node, Range
 
 D = TypeVar("D")
 
+BEYOND = 2.0**-10  # of a value's size, small beside it
+
 
 class NotApplicableError(Exception):
     """A turn of another form than is asked for."""
@@ -94,3 +96,24 @@ class RangesAtParameters:
         """L, the largest |x|^2 of the domain."""
         reach = self.ranges.domain.x * self.ranges.domain.x
         return Range(0.0, max(0.0, reach.high)).times(float(width)).high
+
+
+@dataclass
+class TurnRules:
+    """What rules for derivatives share: they hold for states that are off, by ``reach`` at most."""
+
+    values: RangesAtParameters
+    reach: float = field(default=math.inf, init=False)  # in the largest entry
+
+    def room(self, node: Node) -> float:
+        """How far a value may leave its range: a share of the end that is nearer to 0."""
+        known = self.values.ranges[node]
+        nearest = min(abs(known.low), abs(known.high))
+        return BEYOND * max(known.size if known.low <= 0 <= known.high else nearest, BEYOND**4)
+
+    def beyond(self, node: Node, moved: float) -> Range:
+        """A range with that room, which errors must leave it that move it by ``moved`` of them."""
+        known, room = self.values.ranges[node], self.room(node)
+        if moved > 0:
+            self.reach = min(self.reach, room / moved * (1 - BEYOND))
+        return Range(known.low - room, known.high + room)

@@ -52,75 +52,21 @@ from iceform.computer.values import Value, is_number
 from iceform.program import SourceLine
 
 # Packages whose functions depend on their arguments alone, but for what _OUTSIDE names.
-_TRUSTED = frozenset(
-    [
-        "iceform",
-        "torch",
-        "numpy",
-        "math",
-        "cmath",
-        "operator",
-        "_operator",
-        "itertools",
-        "functools",
-        "_functools",
-        "fractions",
-        "numbers",
-        "statistics",
-        "collections",
-        "_collections",
-        "dataclasses",
-        "enum",
-        "typing",
-        "types",
-        "abc",
-        "_abc",
-        "copy",
-        "bisect",
-        "_bisect",
-        "heapq",
-        "_heapq",
-        "string",
-        "contextlib",
-        "jaxtyping",
-        "beartype",
-    ]
-)
-_OUTSIDE = frozenset(  # of torch and NumPy: what reads files, memory as it was, or entropy
-    [
-        "empty",
-        "empty_like",
-        "empty_strided",
-        "seed",
-        "initial_seed",
-        "load",
-        "loadtxt",
-        "genfromtxt",
-        "fromfile",
-        "memmap",
-        "from_file",
-        "hub",
-    ]
-)
-_IMPURE = frozenset(
-    [
-        "id",
-        "hash",
-        "open",
-        "input",
-        "eval",
-        "exec",
-        "compile",
-        "globals",
-        "locals",
-        "vars",
-        "dir",
-        "__import__",
-        "breakpoint",
-        "help",
-        "memoryview",
-    ]
-)
+_TRUSTED = frozenset({
+    "iceform", "torch", "numpy", "math", "cmath", "operator", "_operator", "itertools",
+    "functools", "_functools", "fractions", "numbers", "statistics", "collections",
+    "_collections", "dataclasses", "enum", "typing", "types", "abc", "_abc", "copy", "bisect",
+    "_bisect", "heapq", "_heapq", "string", "contextlib", "jaxtyping", "beartype",
+})  # fmt: skip
+# Of torch and NumPy: what reads files, memory as it was, or entropy
+_OUTSIDE = frozenset({
+    "empty", "empty_like", "empty_strided", "seed", "initial_seed", "load", "loadtxt",
+    "genfromtxt", "fromfile", "memmap", "from_file", "hub",
+})  # fmt: skip
+_IMPURE = frozenset({
+    "id", "hash", "open", "input", "eval", "exec", "compile", "globals", "locals", "vars", "dir",
+    "__import__", "breakpoint", "help", "memoryview",
+})  # fmt: skip
 _PLAIN: tuple[type, ...] = (
     type(None), bool, int, float, complex, str, bytes, Fraction, type(...), range, slice,
     torch.dtype, torch.device, torch.Size, np.dtype, np.generic,
@@ -563,18 +509,10 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
 # ---------------------------------------------------------------------------------------------
 
 _TOUCHED = re.compile("(LOAD|STORE|DELETE)_(?:FAST|DEREF|CLOSURE|CLASSDEREF|FROM_DICT_OR_DEREF)")
-_ENDS = frozenset(
-    [
-        "RETURN_VALUE",
-        "RETURN_CONST",
-        "RAISE_VARARGS",
-        "RERAISE",
-        "JUMP_FORWARD",
-        "JUMP_BACKWARD",
-        "JUMP_BACKWARD_NO_INTERRUPT",
-        "JUMP_ABSOLUTE",
-    ]
-)
+_ENDS = frozenset({
+    "RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD",
+    "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE",
+})  # fmt: skip
 
 
 def live(frame: FrameType) -> set[str]:
