@@ -160,17 +160,23 @@ class Norm(Piece):
         return self._mean_reading(x, length).run()[0]
 
     def _mean_reading(self, x: Tensor, length: Tensor) -> Reading:
-        share = torch.full_like(x, 1 / self.width)[..., None, :]
         mean, least = x.mean(-1, keepdim=True), self._share * length
-        return Reading(self.settings, mean, least, lambda: (x, share))
+
+        def prompt() -> tuple[Tensor, Tensor]:
+            return x, torch.full_like(x, 1 / self.width)[..., None, :]
+
+        return Reading(self.settings, mean, least, prompt)
 
     def _square(self, centred: Tensor) -> Tensor:
         return self._square_reading(centred).run()[0]
 
     def _square_reading(self, centred: Tensor) -> Reading:
         square = centred.square().mean(-1, keepdim=True)
-        share = (centred / self.width)[..., None, :]
-        return Reading(self.settings, square, 0.0, lambda: (centred, share))
+
+        def prompt() -> tuple[Tensor, Tensor]:
+            return centred, (centred / self.width)[..., None, :]
+
+        return Reading(self.settings, square, 0.0, prompt)
 
     def _root(self, spread: Tensor) -> Tensor:
         """2^-k times the table's answer at spread / 4^k."""
@@ -195,9 +201,12 @@ class Norm(Piece):
         if self.plain:
             return standard
         h = standard.run()[0]
-        affine = torch.cat([torch.diag(self.weight), self.bias[:, None]], -1)
         z = torch.addcmul(self.bias, h, self.weight)
-        return Reading(self.settings, z, 0.0, lambda: (with_one(h), affine))
+
+        def prompt() -> tuple[Tensor, Tensor]:
+            return with_one(h), torch.cat([torch.diag(self.weight), self.bias[:, None]], -1)
+
+        return Reading(self.settings, z, 0.0, prompt)
 
     def questions(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
