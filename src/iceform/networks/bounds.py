@@ -117,7 +117,7 @@ class BoundsWalk:
             moved += [Bounds(abs(number)) for number in put_in(node.short, node.args)]
             found = _moved(node, moved)
             return replace(found, error=math.inf, spread=math.inf) if chosen else found
-        found = self._native(node, given, width)
+        found = self._native(node, [b.as_rows(width) for b in given], width)
         return found if node.active else replace(found, error=0.0, spread=0.0)
 
     def _behind(self, node: NetworkNode, given: list[Bounds]) -> Bounds:
