@@ -30,7 +30,7 @@ from iceform.expressions import ScalarFunction
 from iceform.networks.frozen import SLACK
 from iceform.networks.pieces.base import Bounds, Piece, PieceSettings
 from iceform.networks.pieces.linear import with_one
-from iceform.networks.pieces.readings import Choice, Reading, read_error
+from iceform.networks.pieces.readings import Reading, TokenChoice, read_error
 from iceform.run import primitives, rounding_of
 from iceform.tables import Interpolant
 from iceform.validation import unit_roundoff
@@ -185,7 +185,7 @@ class Norm(Piece):
         if self.settings.attends:
             found = primitives.read(inner, self.table)[0]
         else:
-            found = Choice.looked_up(self.settings.layers, self.table, inner).run()
+            found = TokenChoice.looked_up(self.settings.layers, self.table, inner).run()
         return found * torch.exp2(-power)
 
     def _standard(self, centred: Tensor, root: Tensor) -> Reading:
