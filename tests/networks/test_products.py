@@ -115,6 +115,33 @@ def test_ranges_behind_a_norm_hold_for_words_that_calibration_has_not_seen():
     assert float((net(ids) - net.reference(ids)).abs().max()) < 1e-9
 
 
+class Repeated(nn.Module):
+    """One number a token, added to every entry behind a norm, or repeated by a product."""
+
+    def __init__(self, multiplied):
+        super().__init__()
+        self.norm, self.one, self.last = nn.LayerNorm(16), nn.Linear(16, 1), nn.Linear(16, 3)
+        self.one.weight.data = torch.linspace(-5, 5, 16)[None]
+        self.multiplied = multiplied
+
+    def behind(self, x):
+        y = self.norm(x)
+        return self.one(y) * torch.ones(16).to(x) if self.multiplied else y + self.one(y)
+
+    def forward(self, x):
+        return self.last(self.behind(x))
+
+
+@pytest.mark.parametrize("multiplied", [False, True])
+def test_the_length_of_a_number_that_is_repeated_is_that_of_all_of_them(multiplied):
+    torch.manual_seed(5)
+    model = Repeated(multiplied).double()
+    net = in_context(model, calibration=[torch.randn(1, 16, dtype=F64)])
+    last = next(p for p in net.pieces if p.name == "last")
+    length = float(model.behind(torch.linspace(-5, 5, 16).double()[None]).detach().norm())
+    assert 190 < length <= last.norm < 300
+
+
 def test_checks_that_wait_for_the_end_are_made():
     torch.manual_seed(4)
     model = nn.Sequential(nn.Linear(3, 4), nn.Softplus(), nn.Linear(4, 2)).double()

@@ -14,6 +14,7 @@ from torch.nn.utils import prune
 import iceform as ice
 from iceform.networks import InContext, in_context
 from iceform.networks.capture import as_written
+from tests.networks.architectures import architecture, words
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 F64 = torch.float64
@@ -344,47 +345,29 @@ def test_branches_on_sizes_are_followed_or_refused():
 
 # --------------------------------------------------------------------------------- transformers
 
-SMALL = {"vocab_size": 40, "max_position_embeddings": 16}
-WIDE = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12}
-ENCODERS = {
-    "Bert": {**SMALL, **WIDE},
-    "Roberta": {**SMALL, **WIDE, "pad_token_id": 1},
-    "Albert": {**SMALL, **WIDE, "embedding_size": 6},
-    "Electra": {**SMALL, **WIDE, "embedding_size": 6},
-    "DistilBert": {**SMALL, "dim": 8, "n_layers": 2, "n_heads": 2, "hidden_dim": 12},
-    "GPT2": {"vocab_size": 40, "n_positions": 16, "n_embd": 8, "n_layer": 2, "n_head": 2,
-             "bos_token_id": 1, "eos_token_id": 2, "use_cache": False},
-}  # fmt: skip
+QUICK = ("AlbertModel", "GPT2Model")
+SLOW = ("BertModel", "RobertaModel", "ElectraModel", "DistilBertModel")
 
 
-QUICK = ("Albert", "GPT2")
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ENCODERS if name not in QUICK]
-
-
-@pytest.mark.parametrize("name", [*QUICK, *SLOW])
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(n, marks=pytest.mark.slow) for n in SLOW)])
 def test_encoders_of_transformers(name, tmp_path):
-    transformers = pytest.importorskip("transformers", reason="needs iceform[export]")
+    pytest.importorskip("transformers", reason="needs iceform[export]")
     torch.manual_seed(2)
-    config = getattr(transformers, f"{name}Config")(**ENCODERS[name], initializer_range=0.2)
-    model = getattr(transformers, f"{name}Model")(config).double().eval()
-    ids = torch.randint(3, 40, (2, 5))
-    mask = torch.ones_like(ids)
-    mask[1, 3:] = 0
-    net = right(model, input_ids=ids, attention_mask=mask)
+    model, given = architecture(name).double(), words()
+    net = right(model, **given)
     assert {p.kind for p in net.pieces} >= {"linear", "embedding", "heads"}
     again = InContext.from_pretrained(net.save_pretrained(tmp_path))
-    given = {"input_ids": ids, "attention_mask": mask}
     want, got = net(**given), again(**given)
     assert type(got) is type(want)
     assert torch.equal(got.last_hidden_state, want.last_hidden_state)
 
 
 def test_a_cache_is_refused_by_name():
-    transformers = pytest.importorskip("transformers", reason="needs iceform[export]")
-    config = transformers.GPT2Config(**{**ENCODERS["GPT2"], "use_cache": True})
-    model = transformers.GPT2Model(config).double().eval()
+    pytest.importorskip("transformers", reason="needs iceform[export]")
+    model = architecture("GPT2Model").double()
+    model.config.use_cache = True
     with pytest.raises(ice.errors.ProgramError, match="use_cache=False"):
-        in_context(model, calibration=[torch.randint(3, 40, (2, 5))])
+        in_context(model, calibration=[words()["input_ids"]])
 
 
 class OwnPrecision(nn.Module):

@@ -117,7 +117,7 @@ class BoundsWalk:
             moved += [Bounds(abs(number)) for number in put_in(node.short, node.args)]
             found = _moved(node, moved)
             return replace(found, error=math.inf, spread=math.inf) if chosen else found
-        found = self._native(node, given, width)
+        found = self._native(node, [b.as_rows(width) for b in given], width)
         return found if node.active else replace(found, error=0.0, spread=0.0)
 
     def _behind(self, node: NetworkNode, given: list[Bounds]) -> Bounds:
@@ -165,15 +165,15 @@ class BoundsWalk:
                 return Bounds(a.entry * factor, a.length * factor, error=error, width=width)
             case "matmul" | "bmm" | "mm" if a.width is not None:
                 term = times(a.entry, b.entry)
-                error = product_error(a, b) + 2 * (a.width + 2) * self.unit * term
-                entry = a.width * term * outward
-                return Bounds(entry, error=a.width * error, width=width)
+                own = 2 * (a.width + 2) * self.unit * term
+                error = a.width * (product_error(a, b) + own)
+                return Bounds(a.width * (term + own), error=error, width=width)
             case "softmax":
                 moved = math.expm1(min(2 * a.error, 1.0)) + 2**20 * self.unit
                 return Bounds(outward, error=min(1.0, moved), width=width)
             case "mean":
-                error = a.error + 2**16 * self.unit * a.entry
-                return Bounds(a.entry * outward, error=error, width=width)
+                own = 2**16 * self.unit * a.entry
+                return Bounds(a.entry + own, error=a.error + own, width=width)
             case "cos" | "sin" if not node.active:
                 return Bounds(1.0, width=width)
         if node.active:

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, get_type_hints
 
 import torch
@@ -68,6 +68,12 @@ class Bounds:
     def along(self, width: int) -> float:
         """The 2-norm of a row of ``width`` entries."""
         return min(self.length, math.sqrt(width) * self.entry)
+
+    def as_rows(self, width: int | None) -> Bounds:
+        """As rows of that width: of others, which are repeated, no length is known."""
+        if width is not None and self.width == width:
+            return self
+        return replace(self, length=math.inf, spread=math.inf, ball=None)
 
     def apart(self, width: int) -> float:
         """The 2-norm of the error of a row of ``width`` entries."""

@@ -25,7 +25,7 @@ from iceform.networks.pieces.base import (
     PieceSettings,
 )
 from iceform.networks.pieces.linear import LinearMap
-from iceform.networks.pieces.readings import Choice
+from iceform.networks.pieces.readings import TokenChoice
 from iceform.run import primitives, rounding_of
 from iceform.tables import Interpolant
 from iceform.tables.storage import proved_again, table_from
@@ -193,8 +193,8 @@ class TabulatedActivation(Activation):
         self._judged(seen[1:2])
         return output
 
-    def _choice(self, z: Tensor) -> Choice:
-        return Choice.looked_up(self.settings.layers, self.table, z)
+    def _choice(self, z: Tensor) -> TokenChoice:
+        return TokenChoice.looked_up(self.settings.layers, self.table, z)
 
     def _clipped(self, z: Tensor) -> Tensor:
         """The line through 0 less relu(z - R), plus relu(-z - R)."""
@@ -281,11 +281,11 @@ class Gate(Activation):
             return chosen.run(), largest
         return (torch.softmax(chosen.keys[..., 0], -1) * chosen.values[..., 0]).sum(-1), largest
 
-    def _choice(self, z: Tensor) -> Choice:
+    def _choice(self, z: Tensor) -> TokenChoice:
         keys = torch.stack([self.sharpness * z, torch.zeros_like(z)], -1)[..., None]
         values = torch.stack([z, torch.zeros_like(z)], -1)[..., None]
         layers, one = self.settings.layers, torch.ones_like(z)[..., None, None]
-        return Choice(layers, keys, one, values, layers.margin(self.sharpness * self.high))
+        return TokenChoice(layers, keys, one, values, layers.margin(self.sharpness * self.high))
 
     def replay_question(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random

@@ -46,8 +46,10 @@ class EmbeddingMap(Piece):
         return F.embedding(ids, self.weight)
 
     def _reading(self, rows: Tensor) -> Reading:
-        one = torch.ones_like(rows[..., :1])
-        return Reading(self.settings, rows, self.scale, lambda: (one, rows[..., None]))
+        def prompt() -> tuple[Tensor, Tensor]:
+            return torch.ones_like(rows[..., :1]), rows[..., None]
+
+        return Reading(self.settings, rows, self.scale, prompt)
 
     def run(self, *inputs: Tensor, covered: bool = False) -> tuple[Tensor, Tensor | None]:
         return self._reading(F.embedding(inputs[0], self.weight)).run()[0], None

@@ -30,7 +30,7 @@ from iceform.expressions import ScalarFunction
 from iceform.networks.frozen import SLACK
 from iceform.networks.pieces.base import Bounds, Piece, PieceSettings
 from iceform.networks.pieces.linear import with_one
-from iceform.networks.pieces.readings import Choice, Reading, read_error
+from iceform.networks.pieces.readings import Reading, TokenChoice, read_error
 from iceform.run import primitives, rounding_of
 from iceform.tables import Interpolant
 from iceform.validation import unit_roundoff
@@ -160,17 +160,23 @@ class Norm(Piece):
         return self._mean_reading(x, length).run()[0]
 
     def _mean_reading(self, x: Tensor, length: Tensor) -> Reading:
-        share = torch.full_like(x, 1 / self.width)[..., None, :]
         mean, least = x.mean(-1, keepdim=True), self._share * length
-        return Reading(self.settings, mean, least, lambda: (x, share))
+
+        def prompt() -> tuple[Tensor, Tensor]:
+            return x, torch.full_like(x, 1 / self.width)[..., None, :]
+
+        return Reading(self.settings, mean, least, prompt)
 
     def _square(self, centred: Tensor) -> Tensor:
         return self._square_reading(centred).run()[0]
 
     def _square_reading(self, centred: Tensor) -> Reading:
         square = centred.square().mean(-1, keepdim=True)
-        share = (centred / self.width)[..., None, :]
-        return Reading(self.settings, square, 0.0, lambda: (centred, share))
+
+        def prompt() -> tuple[Tensor, Tensor]:
+            return centred, (centred / self.width)[..., None, :]
+
+        return Reading(self.settings, square, 0.0, prompt)
 
     def _root(self, spread: Tensor) -> Tensor:
         """2^-k times the table's answer at spread / 4^k."""
@@ -179,7 +185,7 @@ class Norm(Piece):
         if self.settings.attends:
             found = primitives.read(inner, self.table)[0]
         else:
-            found = Choice.looked_up(self.settings.layers, self.table, inner).run()
+            found = TokenChoice.looked_up(self.settings.layers, self.table, inner).run()
         return found * torch.exp2(-power)
 
     def _standard(self, centred: Tensor, root: Tensor) -> Reading:
@@ -195,9 +201,12 @@ class Norm(Piece):
         if self.plain:
             return standard
         h = standard.run()[0]
-        affine = torch.cat([torch.diag(self.weight), self.bias[:, None]], -1)
         z = torch.addcmul(self.bias, h, self.weight)
-        return Reading(self.settings, z, 0.0, lambda: (with_one(h), affine))
+
+        def prompt() -> tuple[Tensor, Tensor]:
+            return with_one(h), torch.cat([torch.diag(self.weight), self.bias[:, None]], -1)
+
+        return Reading(self.settings, z, 0.0, prompt)
 
     def questions(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random

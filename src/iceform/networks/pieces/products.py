@@ -125,7 +125,7 @@ class ProductPiece(Piece):
         entry = self._terms * times(a.entry, b.entry) * slack
         if self.inner is not None:
             return Bounds(entry)
-        width = a.width or b.width
+        width = max(a.width, b.width) if a.width and b.width else None
         length = min(times(a.length, b.entry), times(a.entry, b.length)) * slack
         for one, other in ((a, b), (b, a)):
             if one.ball is None or other.ball is None or other.radius != 0:

@@ -76,7 +76,7 @@ def read_error(settings: PieceSettings, terms: int = 1) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class TokenChoice:
     """A number by the attending layer: of one query, from tokens that it chooses between."""
 
     layers: FrozenLayers
@@ -87,7 +87,7 @@ class Choice:
     tables: tuple[Interpolant, ...] = ()
 
     @classmethod
-    def looked_up(cls, layers: FrozenLayers, table: Interpolant, z: Tensor) -> Choice:
+    def looked_up(cls, layers: FrozenLayers, table: Interpolant, z: Tensor) -> TokenChoice:
         """In a table: its tokens are the keys."""
         keys, centre = (
             torch.stack([table.keys.slopes, table.keys.biases], -1).to(z),
