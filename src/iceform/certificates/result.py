@@ -503,7 +503,7 @@ class Result(Pretrained, kept_as="Result"):
     errors: Mapping[str, Any] = field(default_factory=dict)
     converged: bool = True
     history: tuple[float, ...] = ()
-    enclosed: Enclosure | Callable[[], Enclosure] | None = None
+    enclosed: Enclosure | Callable[[], Enclosure | None] | None = None
     form: str = "one"
     predictor: Any = field(default=None, repr=False)
     ablated: Callable[[], Tensor] | None = field(default=None, repr=False)

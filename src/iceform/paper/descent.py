@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from iceform import tuning
-from iceform.arithmetic import at_least, at_most, exactly, gram_eigenvalues
+from iceform.arithmetic import at_least, exactly, gram_eigenvalues
 from iceform.arithmetic.units import OUTWARD_FEW
 from iceform.certificates import Certificate
 from iceform.certificates import DerivationStep as Step
@@ -138,21 +138,16 @@ class GradientDescent(Emulator):
                 f"{'; '.join(self.certificate.assumptions)}. Pass estimate=True to accept that",
                 best=math.inf,
             )
-        error = self.certificate.error
-        if self.eps is not None and not error <= self.eps:
-            longest = 2 / self.hessian[1]
-            shorter = (
-                f"lr <= 2/L = {at_least(longest, '.3g')} (longer steps amplify errors), "
-                if max(self.schedule.steps) > longest and schedule != "chebyshev"
-                else ""
-            )
-            raise PrecisionError(
-                f"{steps} steps are certified to {at_most(error, '.3g')}, not to eps = "
-                f"{self.eps:.3g}; use "
-                f"{shorter}eps=None to accept that, fewer steps, or hessian=(alpha, L) of your "
-                "data",
-                best=error,
-            )
+        longest = 2 / self.hessian[1]
+        shorter = (
+            f"lr <= 2/L = {at_least(longest, '.3g')} (longer steps amplify errors), "
+            if max(self.schedule.steps) > longest and schedule != "chebyshev"
+            else ""
+        )
+        self._hold_eps(
+            f"use {shorter}eps=None, fewer steps, or hessian=(alpha, L) of your data",
+            f"{steps} steps",
+        )
 
     @classmethod
     def within(cls, eps: float | None, *arguments: Any, **options: Any) -> GradientDescent:

@@ -361,11 +361,15 @@ class ResidualEmulator(Emulator):
 
     def _exact(self, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
         """l'(z_i) x_i - offset_i in float64, shape (*batch, n, d)."""
-        x, y, w = x.double(), y.double(), w.double()
-        samples, labels, offset = self.loss.encode(x, y)
-        z = (samples @ w[..., None])[..., 0] - labels
-        gradients = self.loss.derivative(z)[..., None] * samples
-        return gradients if offset is None else gradients - offset
+        return exact_gradients(self.loss, x.double(), y.double(), w.double())
+
+
+def exact_gradients(loss: Loss, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+    """l'(z_i) x_i - offset_i, shape (*batch, n, d), in the arithmetic of what is given."""
+    samples, labels, offset = loss.encode(x, y)
+    z = (samples @ w[..., None])[..., 0] - labels
+    gradients = loss.derivative(z)[..., None] * samples
+    return gradients if offset is None else gradients - offset
 
 
 _ROOM = 2.0**20  # for sums of gradients

@@ -27,6 +27,7 @@ from iceform.paper.library.passes import (
     apart,
     require_labels,
 )
+from iceform.paper.residual import exact_gradients
 from iceform.paper.schedules import SCHEDULES, Schedule, steps_needed
 from iceform.validation import check_choice, check_positive, check_size, unit_roundoff
 
@@ -164,13 +165,10 @@ class DescentPrompts(PromptAlgorithm):
         return self._steps(self.plan(x)[0], x.double(), require_labels(y).double())
 
     def _steps(self, schedule: Schedule, x: Tensor, y: Tensor) -> Tensor:
-        loss = Loss.of(self.loss)
-        samples, labels, offset = loss.encode(x, y)
         w = last = ahead = torch.zeros_like(x[0])
         for eta, mu in zip(schedule.steps, schedule.momenta, strict=True):
-            gradients = loss.derivative(samples @ ahead - labels)[:, None] * samples
-            gradients = gradients if offset is None else gradients - offset
-            last, w = w, ahead - eta * (gradients.mean(0) + self.l2 * ahead)
+            gradient = exact_gradients(Loss.of(self.loss), x, y, ahead).mean(0)
+            last, w = w, ahead - eta * (gradient + self.l2 * ahead)
             ahead = w + mu * (w - last)
         return w
 
@@ -237,10 +235,10 @@ class RidgePrompts(PromptAlgorithm):
         domain = descent._head(d, n).domain.describe()
         certificate = passes.certificate(terms, domain, compared="w - minimiser")
 
-        def off(x: Tensor, y: Tensor) -> float:
+        def distance(x: Tensor, y: Tensor) -> float:
             return OUTWARD_MANY * self._slope(x, y, w) / low
 
-        return passes.result(w, certificate, off, (x, labels), predictor=_HostLine(w))
+        return passes.result(w, certificate, distance, (x, labels), predictor=_HostLine(w))
 
     def _slope(self, x: Tensor, y: Tensor, w: Tensor) -> float:
         """The 2-norm of the exact gradient at w, rounded up."""
