@@ -146,7 +146,7 @@ class LinearDescent(FeatureTarget):
     def chebyshev(cls, dim: int, steps: int, kappa: float, **rest: Any) -> LinearDescent:
         """Chebyshev steps for eigenvalues in [top/kappa, top]; lr is then 1/top.
 
-        In Leja order (``constructions.schedules``), so that iterates on the way stay small.
+        In Leja order (``paper.schedules``), so that iterates on the way stay small.
         """
         check_positive("kappa", kappa)
         return cls(dim, steps, chebyshev_steps(1 / kappa, 1.0, steps), **rest)
