@@ -31,7 +31,7 @@ from iceform.certificates import Certificate, DerivationStep
 from iceform.errors import ShapeError
 from iceform.heads import Design, Features, Head, Move, Row
 from iceform.targets.decimal_reference import linear_descent
-from iceform.targets.decoding import LEAK_BITS, Decoder
+from iceform.targets.decoding import Decoder
 from iceform.targets.domain import DataDomain
 from iceform.targets.linear_error_bound import LinearErrorBound, carried
 from iceform.targets.pieces import added
@@ -104,7 +104,7 @@ class AnsweringDescent(Decoder):
 
     def table(self) -> Float[Tensor, "ids f"]:
         out = super().table()
-        out[0, self.design.features["base"]] = LEAK_BITS * math.log(2)
+        out[0, self.design.features["base"]] = self.combination.null_logit
         return out
 
     def scores(self) -> Float[Tensor, "ids f"]:
@@ -187,7 +187,7 @@ class AnsweringDescent(Decoder):
         run = LinearErrorBound(stream, domain, self.recurrence(self.steps, domain), a)
         descent = math.fsum(run.terms().values())
         asked, w = domain.reach, max(run.r.coefficients) * domain.rms + descent
-        alone = replace(stream, null=LEAK_BITS * math.log(2), spread=1)
+        alone = replace(stream, null=self.combination.null_logit, spread=1)
         predicted = carried(alone, a, asked * w, max(asked * w, 2.0**-20))
         error = SECOND_ORDER * (asked * descent + predicted)
         blur = SECOND_ORDER * self.blur(a, domain.samples, asked * w)

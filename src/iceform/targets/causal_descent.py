@@ -71,7 +71,7 @@ from iceform.tables import RoundingModel
 from iceform.targets.bounded_descent import SLACK, BoundedDescent, DescentErrorBound
 from iceform.targets.domain import check_data
 from iceform.targets.linear_error_bound import DescentNetwork, carried
-from iceform.targets.linear_head_pairs import LEAK_BITS, LinearHeadPairs
+from iceform.targets.linear_head_pairs import LinearHeadPairs
 from iceform.targets.pieces import MASK, ONE, added, masked, pair_heads, routed, taken_away
 from iceform.targets.rounding import EPSILON, READ, inflate
 from iceform.validation import check_positive
@@ -116,8 +116,8 @@ class StochasticErrorBound(DescentErrorBound):
     @cached_property
     def _residual(self) -> float:
         """eps_z."""
-        spec, null = self.spec, self.spec.leak_bits * math.log(2)
-        stream = DescentNetwork(spec.dim, spec.combination, spec.leak_bits, null, spec.design, 0.0)
+        spec, pairs = self.spec, self.spec.combination
+        stream = DescentNetwork(spec.dim, pairs, pairs.null_logit, spec.design, 0.0)
         size = self.rows * self.size + self.domain.label + SLACK
         left = (READ + 2) * self.a.u * self.reach  # of the last z, by erasing it
         return carried(stream, self.a, size, min(size, self.reach)) + left
@@ -216,11 +216,6 @@ class StochasticDescent(BoundedDescent):
         """The pairs of heads."""
         return LinearHeadPairs.tuned(self.span, self.pairs, self.torch_dtype)
 
-    @property
-    def leak_bits(self) -> int:
-        """K."""
-        return LEAK_BITS[self.torch_dtype]
-
     @cached_property
     def design(self) -> Design:
         layers = tuple(layer for t in range(self.steps) for layer in self._layers(t))
@@ -273,7 +268,7 @@ class StochasticDescent(BoundedDescent):
         check_data(x, y, self.dim, self.positions - 2 - count)
         out = torch.zeros(2 + count + n, at.total, dtype=torch.float64)
         out[1:, at["absent"]] = 1.0
-        out[0, at["null"]], out[0, at["weight"]] = 1.0, self.leak_bits * math.log(2)
+        out[0, at["null"]], out[0, at["weight"]] = 1.0, self.combination.null_logit
         grid, rows, state = out[1 : 1 + count], out[1 + count : -1], out[-1]
         self.put_table(grid, tables, "value")
         rows[:, at["data"]] = 1.0

@@ -45,7 +45,6 @@ from iceform.heads import Head, Move, Row, Vocabulary
 from iceform.targets.architectures import Architecture
 from iceform.targets.domain import DataDomain, check_data
 from iceform.targets.linear_error_bound import DescentNetwork
-from iceform.targets.linear_head_pairs import LEAK_BITS as PAIR_LEAK_BITS
 from iceform.targets.linear_head_pairs import LinearHeadPairs, central_differences
 from iceform.targets.pieces import ONE, added, masked, pair_heads, routed
 from iceform.targets.quantizer import Quantizer
@@ -54,7 +53,6 @@ from iceform.targets.rounding import READ, KernelRounding
 from iceform.targets.target import Target
 from iceform.validation import check_positive, check_size
 
-LEAK_BITS = PAIR_LEAK_BITS[torch.float64]  # K
 _SHARP = 64.0  # M
 COPIED = READ + 5  # units of a copy: weight, value, output, stream; neighbours add e^-64
 _SPACING = 0.125  # delta of the square
@@ -131,7 +129,7 @@ class Decoder(Target):
     @property
     def null_logit(self) -> float:
         """Of every x token."""
-        return LEAK_BITS * math.log(2) - math.log(self.lr * self.dim)
+        return self.combination.null_logit - math.log(self.lr * self.dim)
 
     def places(self) -> Float[Tensor, "p f"]:
         """Every position's features."""
@@ -205,7 +203,7 @@ class Decoder(Target):
                     masked(hidden),
                     routed(others, to="begin"),
                 )
-                scale = c / _SPACING**2 * 2.0**LEAK_BITS / self.lr
+                scale = c / _SPACING**2 * 2.0**self.combination.leak_bits / self.lr
                 out.append(Head(f"square, t = {t:+g}", logit, added("y", 1, {"q": scale})))
         return tuple(out)
 
@@ -215,7 +213,7 @@ class Decoder(Target):
         parts = (parts + _CENTRE) / _SPACING**2
         units = 4 * abs(self.null_logit) + 2 * a.exp + samples * (self.dim + 2) + 16 * out + 32
         rest = out**8 * _SPACING**6 * math.cosh(3 * _SPACING * out) / 560
-        leak = 2.0**-LEAK_BITS * self.lr * 4 * math.cosh(3 * _SPACING * out)
+        leak = 2.0**-self.combination.leak_bits * self.lr * 4 * math.cosh(3 * _SPACING * out)
         return self.levels.blur(a.u, out, parts, rest + (units * a.u + leak) * parts)
 
     # ------------------------------------------------------------------------------ prompts
@@ -249,7 +247,7 @@ class Decoder(Target):
     def stream(self, domain: DataDomain) -> DescentNetwork:
         """How the gradient is made; every sample brings null tokens."""
         return DescentNetwork(
-            self.dim, self.combination, LEAK_BITS, self.null_logit, self.design,
+            self.dim, self.combination, self.null_logit, self.design,
             largest=4 * self.bound, copied=COPIED, spread=domain.samples * self.dim,
         )  # fmt: skip
 

@@ -56,7 +56,7 @@ from iceform.targets.linear_error_bound import (
     RotatedErrorBound,
     log_odds,
 )
-from iceform.targets.linear_head_pairs import LEAK_BITS, LinearHeadPairs
+from iceform.targets.linear_head_pairs import LinearHeadPairs
 from iceform.targets.pieces import MASK, ONE, added, pair_heads, routed
 from iceform.targets.recurrence import Recurrence
 from iceform.targets.rounding import EPSILON, KernelRounding
@@ -146,7 +146,7 @@ class LinearDescent(FeatureTarget):
     def chebyshev(cls, dim: int, steps: int, kappa: float, **rest: Any) -> LinearDescent:
         """Chebyshev steps for eigenvalues in [top/kappa, top]; lr is then 1/top.
 
-        In Leja order (``constructions.schedules``), so that iterates on the way stay small.
+        In Leja order (``paper.schedules``), so that iterates on the way stay small.
         """
         check_positive("kappa", kappa)
         return cls(dim, steps, chebyshev_steps(1 / kappa, 1.0, steps), **rest)
@@ -208,11 +208,6 @@ class LinearDescent(FeatureTarget):
         seen = (ONE, Row.flags(**{odds: sign, "data": -MASK}))
         return Head(role, (seen, _ROUTED), added(source, self.dim, target))
 
-    @property
-    def leak_bits(self) -> int:
-        """K."""
-        return LEAK_BITS[self.torch_dtype]
-
     # -------------------------------------------------------------------------- prompt and answer
 
     def tokens(
@@ -248,7 +243,7 @@ class LinearDescent(FeatureTarget):
 
     def null_logit(self, samples: int, lr: float) -> float:
         """The null token's: m = ln(n/lr) + K ln 2."""
-        return math.log(samples / lr) + self.leak_bits * math.log(2)
+        return math.log(samples / lr) + self.combination.null_logit
 
     def reference(
         self, x: Float[Tensor, "n d"], y: Float[Tensor, "n"], padding: int = 0, **parameters: Any
@@ -280,7 +275,7 @@ class LinearDescent(FeatureTarget):
         r = self.recurrence(domain, **parameters)
         stream = DescentNetwork(
             self.dim,
-            self.combination, self.leak_bits, self.null_logit(domain.samples, r.lr), self.design,
+            self.combination, self.null_logit(domain.samples, r.lr), self.design,
             largest=2 * OFF + self.groups, groups=self.groups,
         )  # fmt: skip
         account = LinearErrorBound if self.basis is None else RotatedErrorBound

@@ -78,8 +78,8 @@ class DescentNetwork:
 
     Attributes
     ----------
-    dim, pairs, leak_bits, null
-        Of w; the combination, K, and the logit m of a null token.
+    dim, pairs, null
+        Of w; the combination, and the logit m of a null token.
     largest
         A bound of what the token that asks holds beside w and v.
     copied, spread
@@ -90,7 +90,6 @@ class DescentNetwork:
 
     dim: int
     pairs: LinearHeadPairs
-    leak_bits: int
     null: float
     design: Design
     largest: float
@@ -200,7 +199,7 @@ class LinearErrorBound:
 
     @property
     def _ratio(self) -> float:
-        return self.r.lr * 2.0**-self.stream.leak_bits
+        return self.r.lr * 2.0**-self.stream.pairs.leak_bits
 
     def _leak(self, size: float, rms: float) -> float:
         beside = self.domain.samples / (1 + self.domain.padding)
@@ -355,7 +354,7 @@ def carried(
     of a gradient with one sample and x = 1. ``size`` bounds what z is added up from.
     """
     p, u, scaling = stream.pairs, a.u, stream.design.scaling_units
-    ratio = 2.0**-stream.leak_bits
+    ratio = 2.0**-stream.pairs.leak_bits
     full = min(samples, p.heaviest(ratio, z) / u) + stream.spread - 1
     fixed = stream.null + a.exp + samples + 2 + full + 5
     noise = p.noise(u, fixed, size * (stream.dim + 6 + scaling), z, z)

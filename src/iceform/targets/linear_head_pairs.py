@@ -54,7 +54,7 @@ from iceform.errors import BoundError
 from iceform.targets.rounding import KernelRounding, inflate
 from iceform.validation import check_size, unit_roundoff
 
-LEAK_BITS = {torch.float64: 46, torch.float32: 24}  # K: a null token outweighs samples by 2^K
+_LEAK_BITS = {torch.float64: 46, torch.float32: 24}
 _BITS = 3  # of delta
 _SINH = 64 * UNIT  # relative to |a_j| (1 + t z) cosh(t z): what float64 does to a sample
 _LISTED = json.loads(Path(__file__).with_name("even_weights.json").read_bytes())["by pairs"]
@@ -123,6 +123,16 @@ class LinearHeadPairs:
         """The same, for noise of ``typical`` units beside an exponential's."""
         a = KernelRounding(dtype)
         return cls.for_reach(reach, most, dtype, (a.exp + typical) * a.u)
+
+    @property
+    def leak_bits(self) -> int:
+        """K: null tokens outweigh a sample by 2^K."""
+        return _LEAK_BITS[self.dtype]
+
+    @property
+    def null_logit(self) -> float:
+        """K ln 2, of a null token beside one sample."""
+        return self.leak_bits * math.log(2)
 
     @cached_property
     def exact(self) -> tuple[Fraction, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from iceform.heads import Head, Move, Row
 from iceform.heads.head import Pair
-from iceform.targets.linear_head_pairs import LEAK_BITS, LinearHeadPairs
+from iceform.targets.linear_head_pairs import LinearHeadPairs
 
 # Hides tokens: e^-4096 underflows, and it beats every logit of a table by far.
 MASK = 4096.0
@@ -65,5 +65,5 @@ def pair_heads(
             (ONE, Row.of(reads["null"])),
             *also,
         )
-        a = sign * pairs.weights[j - 1] * 2.0 ** (LEAK_BITS[pairs.dtype] - 1)
+        a = sign * pairs.weights[j - 1] * 2.0 ** (pairs.leak_bits - 1)
         yield Head(role.format(t=t), logit, moves(a))

@@ -164,7 +164,7 @@ def _about(spec: LinearDescent, network: nn.Module, weights: WeightsFile) -> dic
             {"t": sign * j * pairs.delta, "share": -sign * pairs.weights[j - 1] / 2}
             for j, sign in ticks
         ],
-        "leak": spec.leak_bits, "logit": spec.null_logit(_SAMPLES, _SETTINGS["lr"]),
+        "leak": pairs.leak_bits, "logit": spec.null_logit(_SAMPLES, _SETTINGS["lr"]),
         "certified": certificate.error, "kind": certificate.kind,
         "without": [[one.answer.tolist() for one in row] for row in found],
         "within": max(one.error for row in found for one in row),

@@ -60,6 +60,7 @@ class TurningPairs:
 
 Logit = tuple[Pair | TurningPairs, ...]
 ONE = Row(constant=1.0)
+times = Row.times
 
 
 def reads(name: str, coefficient: float = 1.0, index: int = 0) -> Row:
@@ -450,8 +451,3 @@ class TextLayers:
         codes["exponent"][:, -1] = 0.0  # what saturates is written as the largest level
         total = torch.stack([c.sum(1) for c in codes.values()]).sum(0)
         return {**{name: 2 * c for name, c in codes.items()}, "one": -total[:, None]}
-
-
-def times(row: Row, factor: float) -> Row:
-    """A row, scaled."""
-    return Row({k: c * factor for k, c in row.reads.items()}, row.constant * factor)
