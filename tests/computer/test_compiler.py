@@ -306,3 +306,24 @@ def test_compiling_again_gives_the_same_prompt(name):
         for a, b in zip(first.tables, other.tables, strict=True):
             assert a.name == b.name
             assert torch.equal(torch.stack([a.f, a.g]), torch.stack([b.f, b.g]))
+
+
+def test_a_state_that_takes_another_s_value_takes_the_one_before_the_turn():
+    """Though the value is needed in a register, and the other state's is written first."""
+
+    @algorithm
+    def handed_on(x, y, *, steps=3):
+        a, b, c = mean(x * y), 0.5 * mean(x), mean(y)
+        for _ in repeat(steps):
+            old = ice.bounded(a, -2.0, 2.0)
+            both = ice.concat(old, c)
+            c = 0.5 * c + 0.1 * (both @ both)
+            a, b = 0.5 * a + 0.1 * b, old
+        return {"a": a, "b": b, "c": c}
+
+    generator = torch.Generator().manual_seed(0)
+    X, y = (torch.rand(5, *more, generator=generator, dtype=torch.float64) for more in ((2,), ()))
+    program = compile(handed_on, 2, 5)
+    found, meant = program.interpreted(X, y).outputs, program.reference(X, y)
+    off = max(float((found[name] - meant[name]).abs().max()) for name in meant)
+    assert off <= program.certificate.error < 1e-10

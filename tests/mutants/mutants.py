@@ -458,6 +458,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/computer/test_loop_bounds.py", "-k", "every_turn"),
     ),
     Mutant(
+        "a state takes what another holds after the turn",
+        "computer/select.py",
+        "if known.writes or known.carried else known",
+        "if known.writes else known",
+        ("tests/computer/test_compiler.py", "-k", "another_s_value"),
+    ),
+    Mutant(
         "sides of a kink are looked up once",
         "computer/piecewise_linear.py",
         "            StepCurve(0.0, min(2.0**enough, STEEPEST), math.inf, offset, height, off),\n",

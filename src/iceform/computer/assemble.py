@@ -242,15 +242,14 @@ class _Placing:
 
     def placed(self, code: VirtualCode) -> list[_Slot]:
         """The whole program, with its halt."""
-        self.code(code)
+        self.items(code.items)
         halt = self.put(None)
-        halt.next = halt.address
-        self.open = []
+        self.go_on(halt.address)
         return self.slots
 
-    def code(self, code: VirtualCode) -> None:
-        """Items in order."""
-        for item in code.items:
+    def items(self, items: list[VirtualInstruction | VirtualLoop]) -> None:
+        """Instructions and loops in order."""
+        for item in items:
             if isinstance(item, VirtualLoop):
                 self.loop(item)
             elif not self._idle(item):
@@ -259,14 +258,19 @@ class _Placing:
     def _idle(self, i: VirtualInstruction) -> bool:
         return i.copy and self.memory.shared(i.dst, i.reads()[0].register)
 
-    def put(self, virtual: VirtualInstruction | None, when: int = 0, address: int = -1) -> _Slot:
-        """One more instruction; what was open goes on to it."""
-        slot = _Slot(self._fresh() if address < 0 else address, virtual, when)
-        for before in self.open:
-            before.next = slot.address
+    def put(self, virtual: VirtualInstruction | None) -> _Slot:
+        """One more instruction, or a pause; what was open goes on to it."""
+        slot = _Slot(self._fresh(), virtual)
+        self.go_on(slot.address)
         self.open = [slot]
         self.slots.append(slot)
         return slot
+
+    def go_on(self, address: int) -> None:
+        """Everything that is open goes on to an address."""
+        for slot in self.open:
+            slot.next = address
+        self.open = []
 
     def _fresh(self) -> int:
         self.next_address += 1
@@ -274,45 +278,32 @@ class _Placing:
 
     def loop(self, loop: VirtualLoop) -> None:
         """Head, body, and back."""
-        body = self._first_is_plain(loop.body)
+        items = [i for i in loop.body.items if isinstance(i, VirtualLoop) or not self._idle(i)]
+        first: VirtualInstruction | None = None  # a pause, where the body begins with a loop
+        if items and isinstance(items[0], VirtualInstruction):
+            first, items = items[0], items[1:]
+        entered: list[_Slot] = []
         if loop.guarded:
             self._pause_after_flag()
-            entrance = None
         else:
-            entrance = self.put(body.items[0])  # type: ignore[arg-type]
-            self.open = []
+            self.put(first)
+            entered, self.open = self.open, []
         head = self._fresh()
-        if loop.guarded:
-            for before in self.open:
-                before.next = head
-            self.open = []
-        first = _Slot(head, body.items[0], 1)  # type: ignore[arg-type]
-        self.slots.append(first)
-        self.open = [first, *([entrance] if entrance is not None else [])]
-        self.code(VirtualCode(body.items[1:]))
+        self.go_on(head)
+        again, leave = _Slot(head, first, 1), _Slot(head, None, -1)
+        self.slots.append(again)
+        self.open = [again, *entered]
+        self.items(items)
         self._pause_after_flag()
-        for last in self.open:
-            last.next = head
-        leave = _Slot(head, None, -1)
+        self.go_on(head)
         self.slots.append(leave)
         self.open = [leave]
 
-    def _first_is_plain(self, body: VirtualCode) -> VirtualCode:
-        """The body with an instruction in front."""
-        items = [i for i in body.items if isinstance(i, VirtualLoop) or not self._idle(i)]
-        if items and isinstance(items[0], VirtualInstruction):
-            return VirtualCode(items)
-        return VirtualCode([_pause(self.flag), *items])
-
     def _pause_after_flag(self) -> None:
-        if not self.open or any(
-            s.virtual is not None and s.virtual.dst is self.flag for s in self.open
-        ):
+        """FLAG is not written just before it is asked."""
+        written = (s.virtual is not None and s.virtual.dst is self.flag for s in self.open)
+        if not self.open or any(written):
             self.put(None)
-
-
-def _pause(flag: Register) -> VirtualInstruction:
-    return None  # type: ignore[return-value]
 
 
 # ---------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import torch
 from iceform import tuning
 from iceform.computer.block import LAYERS
 from iceform.computer.instructions import Assembly
-from iceform.computer.layout import KINDS, READ_FIELDS, ComputerLayout, ComputerSizes
+from iceform.computer.layout import READ_FIELDS, ComputerLayout, ComputerSizes, token_counts
 from iceform.heads.variants import chunk_rows
 from iceform.validation import human_bytes
 
@@ -91,20 +91,12 @@ class _Group:
         return 2 * self.heads * (features * maps + asking * answering * (self.logit + self.rank))
 
 
-def prompt_tokens(assembly: Assembly, samples: int) -> dict[str, int]:
-    """Tokens of every kind."""
-    held = sum(samples if v.lanes == "samples" else 1 for v in assembly.variables)
-    entries = sum(t.tokens for t in assembly.tables)
-    counts = (len(assembly.instructions), samples + 1, held, entries)
-    return {**dict(zip(KINDS, counts, strict=True)), "null": 1}
-
-
 def cost(
     sizes: ComputerSizes, assembly: Assembly, samples: int, dtype: torch.dtype, *,
     cycles: int | None = None, batch: int = 1,
 ) -> Cost:  # fmt: skip
     """The cost of running a program on so many samples, ``batch`` problems at once."""
-    counts = prompt_tokens(assembly, samples)
+    counts = token_counts(assembly, samples)
     tokens, features = sum(counts.values()), ComputerLayout.of(sizes).features.total
     groups, item = list(_groups(sizes, counts)), torch.finfo(dtype).bits // 8
     copies = [_Group(1, 2 * sizes.bits["id"], features, tokens, 1) for _ in LAYERS]

@@ -247,6 +247,17 @@ def largest_result(program: Assembly, instruction: Instruction) -> float:
     return program.table(instruction.table).largest
 
 
+def token_counts(program: Assembly, samples: int) -> dict[str, int]:
+    """Tokens of every kind, in the order of a prompt."""
+    return {
+        "instruction": len(program.instructions),
+        "entry": sum(t.tokens for t in program.tables),
+        "unit": samples + 1,
+        "null": 1,
+        "memory": sum(samples if v.lanes == "samples" else 1 for v in program.variables),
+    }
+
+
 def _bits(count: int) -> int:
     """Bits that tell so many things apart."""
     return max(1, (count - 1).bit_length())

@@ -34,6 +34,7 @@ from iceform.computer.layout import (
     ComputerLayout,
     ComputerSizes,
     code,
+    token_counts,
 )
 from iceform.errors import BoundError, CapacityError, ProgramError, ShapeError
 from iceform.validation import common_batch
@@ -110,15 +111,7 @@ class ProgramPrompt:
     @cached_property
     def kinds(self) -> dict[str, slice]:
         """The tokens of every kind, "null" included."""
-        assembly = self.assembly
-        counts = {
-            "instruction": len(assembly.instructions),
-            "entry": sum(t.tokens for t in assembly.tables),
-            "unit": self.samples + 1,
-            "null": 1,
-            "memory": sum(len(_lanes(v, self.samples)) for v in assembly.variables),
-        }
-        return _slices(counts)
+        return _slices(token_counts(self.assembly, self.samples))
 
     @cached_property
     def variables(self) -> dict[str, slice]:

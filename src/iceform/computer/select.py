@@ -60,7 +60,7 @@ Late = LinearForm | Pending  # what is known of a node before it is computed
 def select(graph: Graph, ranges: Ranges, eps: float) -> SelectedCode:
     """The instructions of a graph; ``eps`` is what one look-up may be off by."""
     writer = InstructionWriter(graph, ranges, eps)
-    selector = Selector(graph, ranges, writer)
+    selector = Selector(ranges, writer)
     LoopSelector(graph, selector).block(graph.block)
     outputs = {
         name: (writer.unscaled(selector.register(node), writer.site(node)), node.width)
@@ -79,7 +79,7 @@ class Selector:
         How near to a tie each comparison may come.
     """
 
-    def __init__(self, graph: Graph, ranges: Ranges, writer: InstructionWriter) -> None:
+    def __init__(self, ranges: Ranges, writer: InstructionWriter) -> None:
         self.ranges, self.writer = ranges, writer
         self.gaps: dict[Node, float] = {}
         self._late: dict[Node, Late] = {}

@@ -14,7 +14,8 @@ __all__ = ["ALGORITHMS", "EXAMPLES", "LibraryExample", "gradient_descent"]
 
 def __getattr__(name: str) -> Algorithm:
     if name not in ALGORITHMS:
-        raise AttributeError(f"the library has no {name!r}; it has {', '.join(ALGORITHMS)}")
+        known = ", ".join(ALGORITHMS)
+        raise AttributeError(f"the library has no attribute {name!r}; it has {known}")
     return ALGORITHMS[name]
 
 
