@@ -779,8 +779,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an attestation of the computer allows any difference",
         "computer/attest.py",
-        "    return 4 * moved + 2 * store\n",
-        "    return math.inf\n",
+        "    return sum(rounding.total for rounding in both)\n",
+        "    return math.inf * sum(rounding.total for rounding in both)\n",
         ("tests/computer/test_execution.py", "-k", "attestation"),
     ),
     Mutant(

@@ -49,7 +49,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -481,18 +481,35 @@ def _temporary() -> Path:
 # ---------------------------------------------------------------------------------------------
 
 
+# What each loop takes: pointers and whole numbers.
+_TAKES = {
+    "look_up": "ppipppp",
+    "derivative": "ppipppp",
+    "read": "ppiiippppppppp",
+    "pass": "ppppiippppiippp",
+    "instruct": "ppppppii",
+}
+
+
+@cache
+def _loop(what: str, dtype: torch.dtype) -> Any:
+    """A loop of the library, which takes numbers as Python has them."""
+    call = getattr(_library.get(), f"{what}_{_DTYPES[dtype]}")
+    kinds = {"p": ctypes.c_void_p, "i": ctypes.c_int64}
+    call.argtypes, call.restype = [kinds[kind] for kind in _TAKES[what]], None
+    return call
+
+
 def looped(what: str, z: Tensor, kind: tuple[int, bool, bool], operands: _Operands) -> Tensor:
     """A(z) or A'(z), entry by entry; z has one axis."""
-    library = _library.get()
-    assert library is not None
-    call = getattr(library, f"{what}_{_DTYPES[z.dtype]}")
+    call = _loop(what, z.dtype)
     z = z.contiguous()
     out = torch.empty_like(z)
     shape, size = ctypes.byref(_shape(kind, operands)), z.element_size()
     tables = [_at(t) for t in operands]
 
     def part(start: int) -> None:
-        count = ctypes.c_int64(min(tuning.WINDOWED_PART, z.numel() - start))
+        count = min(tuning.WINDOWED_PART, z.numel() - start)
         call(_at(z, start * size), _at(out, start * size), count, shape, *tables)
 
     _shared_out(part, range(0, z.numel(), tuning.WINDOWED_PART))
@@ -530,7 +547,7 @@ def instruct(a: Tensor, b: Tensor, plus: Side | None, minus: Side | None) -> Ten
     """F(a + b) - G(a - b), shapes (i, j, k) that agree or are 1; a side that is None is 0."""
     shape, count, axes = _axes(a.shape, a.stride(), b.shape, b.stride())
     out = a.new_empty(shape)
-    call, at = _instruct(a.dtype), (a.data_ptr(), b.data_ptr(), out.data_ptr(), axes)
+    call, at = _loop("instruct", a.dtype), (_at(a), _at(b), _at(out), axes)
     sides = [_NO_SIDE if side is None else side.address for side in (plus, minus)]
 
     def part(start: int) -> None:
@@ -538,15 +555,6 @@ def instruct(a: Tensor, b: Tensor, plus: Side | None, minus: Side | None) -> Ten
 
     _shared_out(part, range(0, count, tuning.WINDOWED_PART))
     return out
-
-
-@lru_cache(maxsize=2)
-def _instruct(dtype: torch.dtype) -> Callable[..., None]:
-    """The loop, which takes numbers as they are."""
-    call: Any = getattr(_library.get(), f"instruct_{_DTYPES[dtype]}")
-    call.argtypes = [*[ctypes.c_void_p] * 6, ctypes.c_int64, ctypes.c_int64]
-    call.restype = None
-    return call  # type: ignore[no-any-return]
 
 
 @lru_cache(maxsize=512)
@@ -579,9 +587,7 @@ def read(
 
     The last axis of z has the features.
     """
-    library = _library.get()
-    assert library is not None
-    call = getattr(library, f"read_{_DTYPES[z.dtype]}")
+    call = _loop("read", z.dtype)
     z, dim = z.contiguous(), z.shape[-1] if z.ndim else 1
     out, starts = torch.empty_like(z), range(0, z.numel(), tuning.WINDOWED_PART)
     shape, size = ctypes.byref(_shape(kind, operands)), z.element_size()
@@ -592,21 +598,12 @@ def read(
     tables = [_at(t) for t in operands]
 
     def part(start: int) -> None:
-        count, offset = (
-            ctypes.c_int64(n) for n in (min(tuning.WINDOWED_PART, z.numel() - start), start % dim)
-        )
+        count = min(tuning.WINDOWED_PART, z.numel() - start)
+        seen = _at(most, start // tuning.WINDOWED_PART * size)
         call(
-            _at(z, start * size),
-            _at(out, start * size),
-            count,
-            offset,
-            ctypes.c_int64(dim),
-            *given,
-            _at(beyond),
-            _at(most, start // tuning.WINDOWED_PART * size),
-            shape,
-            *tables,
-        )
+            _at(z, start * size), _at(out, start * size), count, start % dim, dim, *given,
+            _at(beyond), seen, shape, *tables,
+        )  # fmt: skip
 
     _shared_out(part, starts)
     return out, most.amax(0, keepdim=True)
@@ -627,9 +624,7 @@ def pass_over(
     All of one dtype and contiguous; x is (n, d). Rows are summed 128 at a time in their own
     precision unless ``exact``; the second size is 0 unless ``lengths``.
     """
-    library = _library.get()
-    assert library is not None
-    call = getattr(library, f"pass_{_DTYPES[x.dtype]}")
+    call = _loop("pass", x.dtype)
     rows, dim = x.shape
     starts = range(0, rows, tuning.WINDOWED_PART)
     totals = torch.zeros(len(starts), dim, dtype=torch.float64)
@@ -637,24 +632,15 @@ def pass_over(
     seen = torch.empty(len(starts), 2, dtype=torch.float64)
     shape, size = ctypes.byref(_shape(kind, operands)), x.element_size()
     tables = [_at(t) for t in operands]
-    flags = ctypes.c_int64(exact), ctypes.c_int64(lengths)
 
     def part(start: int) -> None:
         i = start // tuning.WINDOWED_PART
         call(
-            _at(x, start * dim * size),
-            _at(y, start * size),
-            _at(w),
+            _at(x, start * dim * size), _at(y, start * size), _at(w),
             None if labels is None else _at(labels, start * size),
-            ctypes.c_int64(min(tuning.WINDOWED_PART, rows - start)),
-            ctypes.c_int64(dim),
-            shape,
-            *tables,
-            *flags,
-            _at(blocks, i * dim * size),
-            _at(totals, i * dim * 8),
-            _at(seen, i * 16),
-        )
+            min(tuning.WINDOWED_PART, rows - start), dim, shape, *tables, exact, lengths,
+            _at(blocks, i * dim * size), _at(totals, i * dim * 8), _at(seen, i * 16),
+        )  # fmt: skip
 
     _shared_out(part, starts)
     tell(totals, tuning.WINDOWED_PART)
@@ -662,8 +648,8 @@ def pass_over(
     return totals.sum(0), torch.stack([largest, squares.sqrt()])
 
 
-def _at(t: Tensor, offset: int = 0) -> ctypes.c_void_p:
-    return ctypes.c_void_p(t.data_ptr() + offset)
+def _at(t: Tensor, offset: int = 0) -> int:
+    return t.data_ptr() + offset
 
 
 def _shape(kind: tuple[int, bool, bool], operands: _Operands) -> _Shape:
