@@ -61,6 +61,16 @@ def test_arithmetic_is_rounded_outward():
         Range(1.0, 0.0)
 
 
+def test_products_that_underflow_keep_their_sign():
+    """From a number that is not 0, of either sign, to one that is not."""
+    tiny = Range(1e-200, 1e-180)
+    for range in (tiny * tiny, -tiny * -tiny, Range(-1.0, 1e-200) * tiny):
+        assert range.high > 0
+    for range in (-tiny * tiny, Range(-1e-200, 1.0) * tiny):
+        assert range.low < 0
+    assert tiny * Range(0.0, 0.0) == Range(0.0, 0.0)
+
+
 def test_loops_that_close_need_no_assumption():
     def written(x, y, *, steps=50):
         v = mean(y)

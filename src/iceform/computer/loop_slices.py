@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TypeVar
 
+from iceform.arithmetic.intervals import above, below
 from iceform.computer.graph import Block, Loop, LoopVariable
 from iceform.computer.ranges import Ranges
 from iceform.expressions.formulas.polynomials import polynomial
@@ -45,14 +46,6 @@ class LoopSlice:
             if any(a in known for a in item.args):
                 known[item] = rule(item, [known.get(a) for a in item.args])
         return known
-
-
-def _around(value: Fraction) -> Range:
-    """A rational number, which float64 may not hold."""
-    near = float(value)
-    if near == value:
-        return Range(near, near)
-    return Range(math.nextafter(near, -math.inf), math.nextafter(near, math.inf))
 
 
 @dataclass
@@ -90,7 +83,7 @@ class RangesAtParameters:
         if known is None or len(known) > 2:
             return None
         shift, slope = (Fraction(known[k]) if k < len(known) else Fraction(0) for k in (0, 1))
-        return _around(slope), _around(shift)
+        return Range(below(slope), above(slope)), Range(below(shift), above(shift))
 
     def largest_square(self, width: int) -> float:
         """L, the largest |x|^2 of the domain."""

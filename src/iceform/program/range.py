@@ -67,7 +67,7 @@ class Range:
         return self + -other
 
     def __mul__(self, other: Range) -> Range:
-        ends = [a * b for a in (self.low, self.high) for b in (other.low, other.high)]
+        ends = [_product(a, b) for a in (self.low, self.high) for b in (other.low, other.high)]
         return outward(min(ends), max(ends))
 
     def times(self, factor: float) -> Range:
@@ -133,6 +133,12 @@ def _power_of_four(value: float) -> float:
     if not 0 < value <= _LAST_POWER:
         return 0.0 if value <= 0 else math.inf
     return 4.0 ** math.ceil(math.log(value, 4.0) - 1e-12)
+
+
+def _product(a: float, b: float) -> float:
+    """Of two numbers: 0 where one of them is, and not where it underflows."""
+    found = a * b
+    return found if found or not (a and b) else math.copysign(math.ulp(0.0), found)
 
 
 def _sum(a: float, b: float) -> tuple[float, float]:
