@@ -181,7 +181,7 @@ STATED: list[tuple[str, str, str, list[str]]] = [
     ),
     ("results/settings.md", "theirs", "the text, section 6", ["10,000", "1000"]),
     ("docs/errata.md", "theirs", "the day of the edition", ["21"]),
-    ("docs/errata.md", "defined", "heads of a draw (test_attention_head.HEADS)", ["On 20 random heads"]),
+    ("docs/errata.md", "defined", "test_attention_head.HEADS, a draw each", ["On 20 random heads"]),
     (
         "docs/errata.md",
         "measured",

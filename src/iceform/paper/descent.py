@@ -138,7 +138,8 @@ class GradientDescent(Emulator):
                 f"{'; '.join(self.certificate.assumptions)}. Pass estimate=True to accept that",
                 best=math.inf,
             )
-        longest = 2 / self.hessian[1]
+        top = self.hessian[1]
+        longest = 2 / top if top > 0 else math.inf
         shorter = (
             f"lr <= 2/L = {at_least(longest, '.3g')} (longer steps amplify errors), "
             if max(self.schedule.steps) > longest and schedule != "chebyshev"

@@ -199,7 +199,8 @@ class ResidualEmulator(Emulator):
         other, best = self._by_the_same_keys(loss, asked, make)
         if other is None:
             name = loss.name or "this function"
-            present = f"the present keys certify {at_most(best, '.3g')}, pass eps=None to accept it"
+            held = at_most(best, ".3g")
+            present = f"the present keys certify {held}, pass eps=None to accept that"
             try:
                 other = make(**asked)
             except PrecisionError as none:
