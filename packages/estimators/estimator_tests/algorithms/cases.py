@@ -11,7 +11,7 @@ from flint import arb
 from torch import Tensor
 
 from estimator_tests.machine import data
-from estimator_tests.machine.exact import ExactLoss, ExactModel, apart, exact_huber, numbers
+from estimator_tests.machine.exact import ExactLoss, ExactModel, apart, numbers
 from iceform_estimators import algorithms
 from iceform_estimators.machine import ArraySource, Machine
 
@@ -50,7 +50,7 @@ def _smooth(
             x, y, ExactLoss.named(loss), l2(program, len(x)),
             intercept=program.fit_intercept, kind=kind, l1=l1(program),
         )  # fmt: skip
-        return model.optimum(fit.coef, float(fit.intercept))
+        return model.near(fit.coef, float(fit.intercept))
 
     return exact
 
@@ -59,14 +59,14 @@ def _quantile(program: Any, x: Tensor, y: Tensor, fit: Any) -> tuple[list[arb], 
     size = program.scaling(ArraySource(x, y)).size
     loss = ExactLoss.named("quantile", width=arb(program.width) * arb(size), quantile=0.3)
     model = ExactModel.of(x, y, loss, 0, intercept=program.fit_intercept)
-    return model.optimum(fit.coef, float(fit.intercept))
+    return model.near(fit.coef, float(fit.intercept))
 
 
 def _huber(program: Any, x: Tensor, y: Tensor, fit: Any) -> tuple[list[arb], arb]:
-    return exact_huber(
-        x, y, program.epsilon, program.alpha, fit.coef, float(fit.intercept),
-        fit.parts["scale"], fit_intercept=program.fit_intercept,
-    )[:2]  # fmt: skip
+    penalty, loss = arb(program.alpha) / len(y), ExactLoss.named("squared")
+    model = ExactModel.of(x, y, loss, penalty, intercept=program.fit_intercept)
+    scale = fit.parts["scale"]
+    return model.near_with_scale(program.epsilon, fit.coef, float(fit.intercept), scale)
 
 
 _NET = _smooth(

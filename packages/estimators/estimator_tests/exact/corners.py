@@ -98,14 +98,12 @@ def _vertex(
     return [flint.arb(c) for c in v]
 
 
-@exact_of.register(Huber)
-def _(model: Huber, found: Result, given: RunData) -> Pairs:
-    """Coefficients and scale together, the last of the unknowns being the scale."""
+def joint_optimum(
+    rows: list[list[Ball]], labels: list[Ball], weights: list[Ball], eps: Ball,
+    penalty: list[Ball], v: list[Ball],
+) -> list[Ball]:  # fmt: skip
+    """Huber's coefficients and scale together near v, whose last is the scale."""
     flint = ball_arithmetic()
-    rows, labels, _, weights = written(model, given)
-    p = len(rows[0])
-    eps = arb(model.epsilon)
-    penalty = [arb(model.alpha)] * given.x.shape[1] + [arb(0)] * model.fit_intercept
 
     def system(v: list[Ball]) -> tuple[list[Ball], Any]:
         """The gradient in (w, s), and enclosures of its slopes."""
@@ -124,18 +122,27 @@ def _(model: Huber, found: Result, given: RunData) -> Pairs:
             matrix[j, j] = matrix[j, j] + q
         return [*slope, last / 2], matrix
 
+    exact = zero_near(system, v)
+    if not exact[-1] > 0:  # the gradient vanishes there, but no scale is negative
+        raise not_enclosed("the scale of the optimum is not known to be above 0")
+    return exact
+
+
+@exact_of.register(Huber)
+def _(model: Huber, found: Result, given: RunData) -> Pairs:
+    flint = ball_arithmetic()
+    rows, labels, _, weights = written(model, given)
+    penalty = [arb(model.alpha)] * given.x.shape[1] + [arb(0)] * model.fit_intercept
     start = line_of(found, model.fit_intercept)
     v = [*start, arb(float(found.parts["scale"]))]
     try:
-        exact = zero_near(system, v)
-        if not exact[-1] > 0:  # the gradient vanishes there, but no scale is negative
-            raise not_enclosed("the scale of the optimum is not known to be above 0")
+        exact = joint_optimum(rows, labels, weights, arb(model.epsilon), penalty, v)
     except PrecisionError:
         apart = _by_duality(model, found, given)
         if apart is None or not apart <= found.certificate.error:
             raise
         return [(a, a + flint.arb(0, apart)) for a in start[: len(found.coef)]]
-    return compared(found, start, exact[:p], rows)
+    return compared(found, start, exact[:-1], rows)
 
 
 def _by_duality(model: Huber, found: Result, given: RunData) -> float | None:

@@ -1,7 +1,7 @@
-"""The exact answers, to 60 digits: Newton's method in ball arithmetic on the data as given.
+"""The exact answers, to 60 digits: of losses that are written down again, on the data as given.
 
-A point is an optimum of a convex function if its gradient there is zero, so every reference below
-ends with that check, in balls; where it started does not matter.
+The optimum is that of :class:`estimator_tests.exact.lines.Objective`, proved by Newton's method for
+intervals; nothing of the loss, its penalty or the scaling is the library's.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from flint import arb, arb_mat, ctx
+from flint import arb, ctx
 from torch import Tensor
+
+from estimator_tests.exact.corners import joint_optimum
+from estimator_tests.exact.lines import DependentError, Objective
+from iceform.errors import PrecisionError
 
 BITS = 320
 ctx.prec = BITS  # of everything that tests compute before they ask for a model, too
-_ROUNDS = 80
-_TINY = arb(2) ** -160  # relative length of a Newton step at which the next one is below 1e-90
 
 Scalar = Callable[[arb], arb]
 
@@ -66,21 +68,15 @@ class ExactLoss:
 
 
 @dataclass
-class ExactModel:
+class ExactModel(Objective):
     """mean_i l(a_i.v - b_i) - o_i a_i.v + (1/2) sum q v^2 for rows a = [(x - m)/s, 1] x sign.
 
     ``m`` and ``s`` are any numbers: they only make the equations well conditioned.
     """
 
-    rows: arb_mat
-    labels: list[arb]
-    offsets: list[arb]
-    ridge: list[arb]
-    loss: ExactLoss
     mean: list[arb]
     scale: list[arb]
     intercept: bool
-    thresholds: list[arb] | None = None
 
     @classmethod
     def of(
@@ -98,14 +94,12 @@ class ExactModel:
             + ([s] if intercept else [])
             for row, s in zip(x.tolist(), signs, strict=True)
         ]
-        free = [arb(0)] * intercept
+        zeros, free = [arb(0)] * len(y), [arb(0)] * intercept
         return cls(
-            arb_mat(table),
-            numbers(y) if kind == "residual" else [arb(0)] * len(y),
-            numbers(y) if kind == "glm" else [arb(0)] * len(y),
-            [arb(l2) / c**2 for c in scale] + free,
-            loss, mean, scale, intercept,
-            [arb(l1) / c for c in scale] + free,
+            table, numbers(y) if kind == "residual" else zeros,
+            numbers(y) if kind == "glm" else zeros, [arb(1)] * len(y), loss.slope, loss.bend,
+            arb(1), [arb(l2) / c**2 for c in scale] + free, [arb(l1) / c for c in scale] + free,
+            positive=False, mean=mean, scale=scale, intercept=intercept,
         )  # fmt: skip
 
     def inner(self, coef: Sequence[arb], intercept: arb) -> list[arb]:
@@ -119,103 +113,26 @@ class ExactModel:
         shift = sum((c * m for c, m in zip(coef, self.mean, strict=True)), arb(0))
         return coef, (v[-1] - shift if self.intercept else arb(0))
 
-    def residuals(self, v: Sequence[arb]) -> list[arb]:
-        image = self.rows * arb_mat([[a] for a in v])
-        return [image[i, 0] - b for i, b in enumerate(self.labels)]
-
-    def gradient(self, v: Sequence[arb]) -> list[arb]:
-        z = self.residuals(v)
-        pull = arb_mat([[self.loss.slope(t) - o for t, o in zip(z, self.offsets, strict=True)]])
-        total = pull * self.rows
-        n = len(self.labels)
-        return [total[0, j] / n + q * a for j, (q, a) in enumerate(zip(self.ridge, v, strict=True))]
-
-    def hessian(self, v: Sequence[arb]) -> arb_mat:
-        bends = [self.loss.bend(t) for t in self.residuals(v)]
-        n, p = self.rows.nrows(), self.rows.ncols()
-        weighted = arb_mat([[bends[i] * self.rows[i, j] for j in range(p)] for i in range(n)])
-        out = weighted.transpose() * self.rows / n
-        for j, q in enumerate(self.ridge):
-            out[j, j] = out[j, j] + q
-        return out
-
-    def optimum(self, coef: Tensor, intercept: float) -> tuple[list[arb], arb]:
-        """The minimiser, by Newton's method from a guess; of an l1 penalty too."""
+    def near(self, coef: Tensor, intercept: float) -> tuple[list[arb], arb]:
+        """The minimiser, from a guess; of an l1 penalty too."""
         ctx.prec = BITS
-        v = self.inner(numbers(coef), arb(intercept))
-        t = self.thresholds or [arb(0)] * len(v)
-        free = [not (l1 > 0) for l1 in t]
-        signs = [0 if a == 0 else (1 if a > 0 else -1) for a in v]
-        kept = [j for j in range(len(v)) if free[j] or signs[j]]
-        for _ in range(_ROUNDS):
-            gradient = self.gradient(v)
-            hessian = self.hessian(v)
-            small = arb_mat([[hessian[j, k] for k in kept] for j in kept])
-            pull = arb_mat([[gradient[j] + t[j] * signs[j]] for j in kept])
-            try:
-                step = small.mid().solve(pull.mid())
-            except ZeroDivisionError:
-                raise NoOptimumError("the Hessian is singular") from None
-            moved = max((abs(step[i, 0]).mid() for i in range(len(kept))), default=arb(0))
-            for i, j in enumerate(kept):
-                v[j] = (v[j] - step[i, 0]).mid()
-            size = max((abs(a) for a in v), default=arb(0)) + 1
-            if moved < _TINY * size:
-                return self._checked(v, kept, signs, t)
-        raise NoOptimumError("Newton's method did not converge")
-
-    def _checked(
-        self, v: list[arb], kept: list[int], signs: list[int], t: list[arb]
-    ) -> tuple[list[arb], arb]:
-        gradient = self.gradient(v)
-        for j, g in enumerate(gradient):
-            if j in kept:
-                if signs[j] and t[j] > 0 and not v[j] * signs[j] > 0:
-                    raise NoOptimumError("a coefficient changed sign")
-                if not abs(g + t[j] * signs[j]) < arb(2) ** -100 * (1 + abs(g)):
-                    raise NoOptimumError("the gradient is not zero")
-            elif not abs(g) < t[j]:
-                raise NoOptimumError("a coefficient should not be zero")
-        return self.raw(v)
-
-
-def exact_huber(
-    x: Tensor, y: Tensor, epsilon: float, alpha: float, coef: Tensor, intercept: float,
-    sigma: float, *, fit_intercept: bool,
-) -> tuple[list[arb], arb, arb]:  # fmt: skip
-    """Coefficients, intercept and scale of Huber's joint problem, from a guess."""
-    ctx.prec = BITS
-    n = len(y)
-    model = ExactModel.of(x, y, ExactLoss.named("squared"), arb(alpha) / n, intercept=fit_intercept)
-    eps, s = arb(epsilon), arb(sigma)
-    v = model.inner(numbers(coef), arb(intercept))
-    p = len(v)
-    zero = arb(0)
-    for _ in range(_ROUNDS):
-        t = [z / s for z in model.residuals(v)]
-        clipped = [max(min(a, eps), -eps) if not abs(a) < eps else a for a in t]
-        pull = arb_mat([clipped]) * model.rows
-        slope = [pull[0, j] / n + model.ridge[j] * v[j] for j in range(p)]
-        slope.append(sum((1 - a * a for a in clipped), zero) / (2 * n))
-        inside = [i for i in range(n) if abs(t[i]) < eps]
-        if not inside:
-            raise NoOptimumError("no sample is inside")
-        part = arb_mat([[model.rows[i, j] for j in range(p)] + [-t[i]] for i in inside])
-        hessian = part.transpose() * part / (n * s)
-        for j, q in enumerate(model.ridge):
-            hessian[j, j] = hessian[j, j] + q
         try:
-            step = hessian.mid().solve(arb_mat([[a] for a in slope]).mid())
-        except ZeroDivisionError:
-            raise NoOptimumError("the Hessian is singular") from None
-        v = [(a - step[j, 0]).mid() for j, a in enumerate(v)]
-        s = (s - step[p, 0]).mid()
-        if not s > 0:
-            raise NoOptimumError("the scale left its domain")
-        moved = max(abs(step[j, 0]).mid() for j in range(p + 1))
-        if moved < _TINY * (1 + max(abs(a) for a in [*v, s])):
-            return *model.raw(v), s
-    raise NoOptimumError("Newton's method did not converge")
+            return self.raw(self.optimum(self.inner(numbers(coef), arb(intercept))))
+        except (PrecisionError, DependentError) as wide:
+            raise NoOptimumError(str(wide)) from None
+
+    def near_with_scale(
+        self, epsilon: float, coef: Tensor, intercept: float, sigma: float
+    ) -> tuple[list[arb], arb]:
+        """Of Huber's joint problem."""
+        ctx.prec = BITS
+        v = [*self.inner(numbers(coef), arb(intercept)), arb(sigma)]
+        penalty = [q * len(self.rows) for q in self.l2]
+        try:
+            exact = joint_optimum(self.rows, self.labels, self.weights, arb(epsilon), penalty, v)
+        except PrecisionError as wide:
+            raise NoOptimumError(str(wide)) from None
+        return self.raw(exact[:-1])
 
 
 def apart(found: Tensor, exact: Sequence[arb]) -> float:

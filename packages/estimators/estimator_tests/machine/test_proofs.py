@@ -159,7 +159,7 @@ def test_the_gradient_is_enclosed():
 
 def rescaled(model, x, scaling):
     """The exact model in the coordinates of ``scaling``."""
-    from flint import arb, arb_mat
+    from flint import arb
 
     mean, scale = numbers(scaling.mean), numbers(scaling.scale)
     rows = [
@@ -167,7 +167,7 @@ def rescaled(model, x, scaling):
         for row in x.tolist()
     ]
     ridge = [arb(1) / len(x) / c**2 for c in scale] + [arb(0)]
-    return replace(model, rows=arb_mat(rows), ridge=ridge, mean=mean, scale=scale)
+    return replace(model, rows=rows, l2=ridge, mean=mean, scale=scale)
 
 
 # ------------------------------------------------------------------------------------- metrics

@@ -235,7 +235,7 @@ def rms_norm(
     It is infinite where squares may overflow, and where they and ``eps`` may underflow.
     """
     kind = KernelKind.of(dtype, accumulate, output=output)
-    return _norm(x, weight, None, eps, kind, root_ulps, _NormKind(centred=False, moments=False))
+    return _norm(x, weight, None, eps, kind, root_ulps, centred=False)
 
 
 @torch.no_grad()
@@ -256,7 +256,7 @@ def layer_norm(
     It is infinite where squares may overflow, and where they and ``eps`` may underflow.
     """
     kind = KernelKind.of(dtype, accumulate, output=output)
-    return _norm(x, weight, bias, eps, kind, root_ulps, _NormKind(centred=True, moments=moments))
+    return _norm(x, weight, bias, eps, kind, root_ulps, centred=True, moments=moments)
 
 
 @dataclass(frozen=True, eq=False)
@@ -301,7 +301,7 @@ class _Spread:
 
     @classmethod
     def of(
-        cls, kind: KernelKind, given: _Read, exact: _Exact, eps: float, form: _NormKind
+        cls, kind: KernelKind, given: _Read, exact: _Exact, eps: float, centred: bool, moments: bool
     ) -> _Spread:
         n, unit, tiny = given.size.shape[-1], kind.wide.faithful, kind.wide.underflow
         steps = sum_steps(n) + 6
@@ -310,23 +310,23 @@ class _Spread:
         beside = torch.full_like(exact.least, lost + (n + 4) * tiny * grown)  # of r^2
         sizes, moved = given.size.mean(-1, keepdim=True), given.moved.mean(-1, keepdim=True)
         # x - μ: what reading and the computed mean move it by.
-        shaken = (compounded(sum_steps(n) + 2, unit) * sizes + lost) * form.centred
-        off = given.moved + shaken + moved * form.centred
-        off = off + (unit * (exact.away + off) + tiny) * form.centred
+        shaken = (compounded(sum_steps(n) + 2, unit) * sizes + lost) * centred
+        off = given.moved + shaken + moved * centred
+        off = off + (unit * (exact.away + off) + tiny) * centred
         # r: what reading and the mean move it by; then what is off absolutely, and a factor.
         slip = given.moved.square().mean(-1, keepdim=True).sqrt()
         squares = torch.zeros_like(slip)
-        if form.moments:
+        if moments:
             squares, mean = given.size.square().mean(-1, keepdim=True), exact.mean + moved
             beside = beside + compounded(sum_steps(n) + 3, unit) * squares + tiny
             beside = beside + shaken * (2 * mean + shaken) + unit * (mean + shaken).square()
         else:
-            slip = slip + (shaken + moved + tiny) * form.centred
+            slip = slip + (shaken + moved + tiny) * centred
         # The square root of a sum of squares, eps one of them, moves by no more than its terms do.
         low = (exact.least - slip).clamp(min=math.sqrt(eps) * (1 - _FAITHFUL64)).square()
         low = (low - beside) * math.exp(-steps * log_steps(unit))
         high = ((exact.most + slip).square() + beside) * grown
-        means = torch.maximum(high + squares * grown, sizes * form.centred * grown + lost)
+        means = torch.maximum(high + squares * grown, sizes * centred * grown + lost)
         countable = n <= 1 / kind.wide.normal  # else 1/n is subnormal
         return cls(
             off=off,
@@ -336,14 +336,6 @@ class _Spread:
         )
 
 
-@dataclass(frozen=True)
-class _NormKind:
-    """Which norm: whether a mean is subtracted, and whether the variance is of moments."""
-
-    centred: bool
-    moments: bool
-
-
 def _norm(
     x: Tensor,
     weight: Tensor | None,
@@ -351,8 +343,11 @@ def _norm(
     eps: float,
     kind: KernelKind,
     root_ulps: float,
-    form: _NormKind,
+    *,
+    centred: bool,
+    moments: bool = False,
 ) -> Tensor:
+    """Of a norm that subtracts the mean or not, and whose variance may be one of moments."""
     eps, root_ulps = check_positive("eps", eps), check_positive("root_ulps", root_ulps)
     given = _Read.of(x, "x", kind)
     gain, shift = (
@@ -360,8 +355,8 @@ def _norm(
         for name, vector in (("weight", weight), ("bias", bias))
     )
     unit, tiny = kind.wide.faithful, kind.wide.underflow
-    exact = _Exact.of(given.exact, eps, form.centred)
-    spread = _Spread.of(kind, given, exact, eps, form)
+    exact = _Exact.of(given.exact, eps, centred)
+    spread = _Spread.of(kind, given, exact, eps, centred, moments)
     # 1/r: the square root, its reciprocal, two products, and a rounding to dtype.
     root, inverse = spread.least.sqrt(), 1 / spread.most.sqrt()
     side = torch.maximum(exact.most / root - 1, 1 - exact.least * inverse)

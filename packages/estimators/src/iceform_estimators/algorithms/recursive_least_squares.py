@@ -118,9 +118,8 @@ class Recursion:
         """Sums of products in pairs of numbers, as long as every batch is small."""
         if self.rows and self._sums is None:
             return
-        small = (
-            not batch.weighed and batch.rows * encoding.scaling.dim**2 <= PAIRS // 16
-        )  # p x p at once
+        products = batch.rows * encoding.scaling.dim**2  # p x p of them at once
+        small = not batch.weighed and products <= PAIRS // 16
         if not small:
             self._sums = None
             return
