@@ -42,14 +42,13 @@ def library() -> str:
         f"{len(greedy)} equal. The right word led by at least "
         f"{at_least(min(row['least_lead'] for row in rows), '.4g')} logits.",
         "",
-        "| text | settings | prompt | run | `generate()` |",
-        "|---|---|---:|---:|---|",
+        "| text | prompt | run | `generate()` |",
+        "|---|---:|---:|---|",
     ]
     for row in sorted(rows, key=lambda row: (bool(row["settings"]), row["name"])):
-        settings = ", ".join(f"{k} {v}" for k, v in row["settings"].items())
         made = {True: "equal", False: "DIFFERS", None: ""}[row.get("greedy_equal")]
-        name = f"`{row['name']}`" if settings else row["name"]  # texts are typed, and have none
-        lines.append(f"| {name} | {settings} | {row['prompt']} | {row['tokens']} | {made} |")
+        name = f"`{row['name']}`" if row["settings"] else row["name"]  # a typed text has none
+        lines.append(f"| {name} | {row['prompt']} | {row['tokens']} | {made} |")
     return "\n".join(lines)
 
 
