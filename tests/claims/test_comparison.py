@@ -21,7 +21,6 @@ pytestmark = pytest.mark.skipif(not (ROOT / PAGE).exists(), reason="pages are no
         "https://arxiv.org/abs/2602.08857",
         "https://arxiv.org/abs/2605.08475",
         "https://arxiv.org/abs/2601.16450",
-        "TabPFN-3 takes up to a million rows",
     ],
 )
 def test_others_are_there(words):

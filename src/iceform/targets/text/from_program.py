@@ -265,7 +265,7 @@ class TextLoss:
     """How far the text's answers are from the real-valued algorithm's, on these data.
 
     ``distances``: for each answer an upper bound of the largest distance of a component, between
-    the run in levels and the exact run (balls of 300 bits). ``tables``: the largest difference
+    the run in levels and the exact run (in balls). ``tables``: the largest difference
     between the exact run and the algorithm in float64: what tables in arrays leave out, or float64.
     """
 
