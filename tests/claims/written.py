@@ -112,7 +112,21 @@ def _mutants() -> str:
     return block if whole and block.startswith(told) else ""
 
 
+def _computer() -> str:
+    lines = ["| samples x features, steps | plain torch, ms a step | a whole call | one more step |",
+             "|---|---:|---:|---:|"]  # fmt: skip
+    rows = benchmark_rows("computer-cpu")
+    for plain, whole, more in zip(*(rows[i::3] for i in range(3)), strict=True):
+        case = plain["case"].replace(", float64", "")
+        ratios = [row["note"].split("x plain")[0] for row in (whole, more)]
+        lines.append(f"| {case} | {plain['rate']:.3g} | {ratios[0]}x | {ratios[1]}x |")
+    return "\n".join(lines)
+
+
 BLOCKS = (
+    Block("benchmarks/README.md", "computer",
+          "python -m benchmarks.computer --only fused --device cpu",
+          BENCHMARKS / "computer-cpu.json", _computer),
     Block("benchmarks/README.md", "emulator", "python -m benchmarks emulator --device cuda",
           BENCHMARKS / "h200-users.json", _emulator),
     Block("docs/networks.md", "scoreboard", "python -m tests.networks.scoreboard",
