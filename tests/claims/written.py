@@ -113,8 +113,10 @@ def _mutants() -> str:
 
 
 def _computer() -> str:
-    lines = ["| samples x features, steps | plain torch, ms a step | a whole call | one more step |",
-             "|---|---:|---:|---:|"]  # fmt: skip
+    lines = [
+        "| samples x features | plain torch, ms a step | a whole call | one more step |",
+        "|---|---:|---:|---:|",
+    ]
     rows = benchmark_rows("computer-cpu")
     for plain, whole, more in zip(*(rows[i::3] for i in range(3)), strict=True):
         case = plain["case"].replace(", float64", "")
