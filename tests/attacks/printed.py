@@ -161,7 +161,7 @@ def checks(c: Certificate) -> list[Said]:
 
 @surface
 def networks(c: Certificate) -> list[Said]:
-    row = ReportRow("fc", "linear", "rows", True, 1.0, 5, c.error, 0.0, c.error, 0, c.kind)
+    row = ReportRow("fc", "linear", "rows", 1.0, 5, c.error, 0.0, c.error, 0, c.kind)
     sizes = NetworkSizes(2, 2, 2, 2, 5)
     whole = Report((row,), {}, (), sizes, 5, torch.float64, "fused", c.error, 0.0, c.kind)
     lines = str(whole).splitlines()

@@ -307,13 +307,13 @@ def test_softened_networks_are_measured_and_never_certified():
     assert largest <= hard / 100
     assert soft.compiled.config["layer_norm_epsilon"] == 1e-5  # as GPT-2 has it
     assert "certificate" not in json.dumps(close)
+    assert not hasattr(soft, "certificate")
 
 
 def test_a_soft_descent_is_near_the_exact_one():
     """Its pairs of heads and its null token count alike what outweighs what."""
     close = compile_case(CaseSpec("least-squares", soft=True)).closeness()
     assert 0 < close["median"] < close["largest"] < close["span"] / 50
-    assert not hasattr(soft, "certificate")
 
 
 def test_subspaces_are_judged_by_interchange():
