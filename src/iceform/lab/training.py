@@ -497,7 +497,7 @@ def profile(
     Examples
     --------
     >>> shape = GPT2Shape(dim=1, layers=4, width=32, heads=2, positions=8)
-    >>> plan = TrainingPlan(InContextTask(), shape, steps=100, batch=2, held_out=2)
+    >>> plan = TrainingPlan(InContextTask(dim=1), shape, steps=100, batch=2, held_out=2)
     >>> profile(["random"], plan, lr=[1e-3], steps=1)["networks"]
     1
     """

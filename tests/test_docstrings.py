@@ -1,0 +1,56 @@
+"""Docstrings of public names have an example, and the examples run."""
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import iceform
+
+# Public classes and functions whose docstring has no example. It only becomes smaller.
+MOST_WITHOUT = 306
+PACKAGES = [
+    module for module in pkgutil.walk_packages(iceform.__path__, "iceform.") if module.ispkg
+]
+MODULES = ["iceform", *(p.name for p in PACKAGES if not p.name.startswith("iceform.cli"))]
+
+
+def public(module: str) -> Iterator[tuple[str, Any]]:
+    """Classes and functions of a package's table of contents."""
+    package = importlib.import_module(module)
+    for name in getattr(package, "__all__", ()):
+        value = getattr(package, name)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            yield f"{module}.{name}", value
+
+
+def has_example(value: Any) -> bool:
+    return ">>>" in (inspect.getdoc(value) or "")
+
+
+def test_every_public_name_has_an_example_or_is_counted():
+    every = {id(value): name for m in MODULES for name, value in public(m)}
+    values = {id(value): value for m in MODULES for _, value in public(m)}
+    without = sorted(name for key, name in every.items() if not has_example(values[key]))
+    assert len(without) <= MOST_WITHOUT, "\n".join(without)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_examples_run(module, tmp_path, monkeypatch):
+    """In an empty folder; each has ``torch``, ``ice`` and the public names beside it, no more."""
+    monkeypatch.chdir(tmp_path)
+    finder = doctest.DocTestFinder(recurse=False)
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    beside = {name.rpartition(".")[2]: value for name, value in public(module)}
+    for name, value in public(module):
+        if value.__module__.startswith("iceform") and has_example(value):
+            report: list[str] = []
+            names = {"torch": torch, "ice": iceform, **beside}
+            for example in finder.find(value, name, globs=names):
+                runner.run(example, out=report.append)
+            assert not report, "".join(report)
