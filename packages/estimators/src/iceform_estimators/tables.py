@@ -126,6 +126,8 @@ class TableData:
         """
         if not 0 <= share < 1:
             raise BoundError(f"the share of test rows must be in [0, 1), got {share!r}")
+        if not 0 <= seed < 2**32:
+            raise BoundError(f"the seed must be a whole number in [0, 2^32), got {seed!r}")
         everything = np.arange(len(self))
         if share == 0:
             return self, self.take(everything[:0])
@@ -222,6 +224,11 @@ def _frame(path: Path, text: Sequence[str]) -> pandas.DataFrame:
         if content.startswith(b"\x1f\x8b"):  # gzip
             content = gzip.decompress(content)
         words = content.decode("utf-8-sig")
+    except ImportError:
+        raise ProgramError(
+            f"{path} is Parquet, which pandas reads by pyarrow, and that cannot be imported; run "
+            "pip install pyarrow, or save the table as CSV"
+        ) from None
     except UnicodeDecodeError as wrong:
         raise IntegrityError(
             f"{path} is neither Parquet nor CSV in UTF-8: byte {wrong.start} is "
@@ -292,7 +299,8 @@ def _check_header(source: str, names: Sequence[str]) -> None:
 
 
 def _check_different(source: str, names: Sequence[str]) -> None:
-    twice = sorted({name for name in names if list(names).count(name) > 1})
+    trimmed = [name.strip() for name in names]
+    twice = sorted({name for name in trimmed if trimmed.count(name) > 1})
     if twice:
         raise IntegrityError(
             f"{source} has more than one column called {twice[0]!r}; give each its own name"
@@ -339,7 +347,11 @@ def table_from(
             f"{source} has {counted(len(frame), 'row')} of data, learning needs at least 2; add "
             "rows"
         )
-    typed = {name: _typed(frame[name], source, name in text) for name in names if name not in drop}
+    typed = {
+        name: _typed(frame[name], source, name in text, name == target)
+        for name in names
+        if name not in drop
+    }
     label = None if target is None else typed.pop(target)
     if not typed:
         raise ShapeError(
@@ -368,9 +380,10 @@ def ames(
     return table_from(frame, "price", drop=drop, text=text, source="openintro ames")
 
 
-def _typed(column: Any, source: str, as_text: bool) -> Any:
+def _typed(column: Any, source: str, as_text: bool, is_target: bool = False) -> Any:
     """The column as float64 or as text, missing values as NaN; refused where it is neither."""
-    where, fix = f"column {column.name!r} of {source}", f"leave it out (--drop {column.name})"
+    where = f"column {column.name!r} of {source}"
+    fix = "name another target" if is_target else f"leave it out (--drop {column.name})"
     types = pandas.api.types
     if column.isna().all():
         raise BoundError(f"{where} is empty: all {len(column):,} values are missing; {fix}")
