@@ -86,7 +86,7 @@ class Domain:
         check_size("samples", samples)
 
         def held(name: str, value: float, *, zero: bool = False) -> float:
-            return _as_held(check_positive(name, value, zero=zero), dtype)
+            return check_positive(name, value, zero=zero, dtype=dtype)
 
         x = held("bound", bound)
         y = x if y_bound is None else held("y_bound", y_bound, zero=True)
@@ -195,8 +195,3 @@ class Domain:
                 f"z = w.x - y reaches [{least:.6g}, {most:.6g}], the certificate holds on "
                 f"[{exactly(low)}, {exactly(high)}]; widen z_range="
             )
-
-
-def _as_held(bound: float, dtype: torch.dtype) -> float:
-    """The bound, or the number next to it that stands for it in ``dtype`` where that is larger."""
-    return max(bound, float(torch.tensor(bound, dtype=dtype)))

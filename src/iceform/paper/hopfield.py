@@ -105,7 +105,7 @@ class HopfieldMap(Emulator):
         self.register_buffer("a", line.to(dtype))
         self.b, self.dim = float(b), line.numel()
         self.samples = check_size("samples", samples)
-        self.bound = check_positive("bound", bound)
+        self.bound = check_positive("bound", bound, dtype=dtype)
         self.regime = check_choice("regime", regime, ("spectral", "hard"))
         self._read_out = None if vector else 0
         self._terms = float(line.abs().sum()) * self.bound + abs(self.b)

@@ -30,7 +30,7 @@ from iceform.paper.domain import Domain
 from iceform.paper.schedules import EIGENVALUE_SLACK, Schedule, steps_needed
 from iceform.run import Backend
 from iceform.tables import Interpolant
-from iceform.validation import check_positive, check_size, untraced
+from iceform.validation import check_dtype, check_positive, check_size, untraced
 
 _SETTLED = 1e-6  # what a solution may be longer than the radius
 
@@ -93,7 +93,7 @@ class RidgeRegression(Emulator):
         super().__init__(eps=eps, dtype=dtype, backend=backend_for(backend, unrolled))
         self.alpha = check_positive("alpha", alpha, zero=True)
         self.radius = check_positive("radius", radius)
-        norm = Domain.of(dim, samples, bound, x_norm=x_norm).x_norm
+        norm = Domain.of(dim, samples, bound, x_norm=x_norm, dtype=dtype).x_norm
         l2 = self.alpha / samples
         self.eigenvalues = self._range(norm**2 if largest is None else largest, smallest)
         # Data are checked to have eigenvalues in this range, which is a little more.
@@ -295,7 +295,8 @@ class LeastSquares(RidgeRegression):
             math.isfinite(condition) and condition >= 1
         ):
             raise BoundError(f"condition must be at least 1 and finite, got {condition!r}")
-        norm = Domain.of(dim, samples, bound, x_norm=x_norm).x_norm
+        dtype = check_dtype(options.get("dtype", torch.float64))
+        norm = Domain.of(dim, samples, bound, x_norm=x_norm, dtype=dtype).x_norm
         top = norm**2 if largest is None else check_positive("largest", largest)
         super().__init__(
             0.0,

@@ -83,7 +83,7 @@ class MLP(InGraph):
             raise ShapeError(f"an MLP needs at least two sizes, got {tuple(sizes)}")
         self.sizes = tuple(check_size("sizes", s) for s in sizes)
         self.activation, self.dtype, self.eps = activation, dtype, eps
-        self.weight_bound = check_positive("weight_bound", weight_bound)
+        self.weight_bound = check_positive("weight_bound", weight_bound, dtype=dtype)
         if reach is not None and len(reach) != len(sizes) - 1:
             raise ShapeError(
                 f"reach needs {len(sizes) - 1} bounds, one per layer, got {len(reach)}"

@@ -149,10 +149,10 @@ class TruncatedLinear(Emulator):
         super().__init__(eps=eps, dtype=dtype, backend=backend)
         self.regime = check_choice("regime", regime, ("hard", "spectral"))
         self.dim, self.samples = check_size("dim", dim), check_size("samples", samples)
-        self.bound = check_positive("bound", bound)
-        self.weight_bound = (
-            self.bound if weight_bound is None else check_positive("weight_bound", weight_bound)
-        )
+        self.bound = check_positive("bound", bound, dtype=dtype)
+        self.weight_bound = self.bound
+        if weight_bound is not None:
+            self.weight_bound = check_positive("weight_bound", weight_bound, dtype=dtype)
         check_size("heads", heads)
         hard = regime == "hard"
         g = guards if guards is not None else (1 if hard else 8)

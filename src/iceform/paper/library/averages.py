@@ -191,9 +191,10 @@ class HopfieldPrompts(PromptAlgorithm):
         written = 2 * passes.moved(self.sizes(x.shape[1], len(x)).logits)
         for _ in range(self.steps):
             out, error = passes.attend(self.target(x, state))
-            state = out[0]
+            state = out[0].clamp(-1, 1)  # an average of patterns, so only rounding is beyond
             total = steepest * total + math.sqrt(x.shape[1]) * (error + written + STRAY)
         passes.ledger.note("prompt", "patterns, the state, and the memory's head as rows")
+        passes.ledger.note("host", "rounding beyond [-1, 1], taken off the state", self.steps)
         certificate = passes.certificate(
             {"passes": total}, {"patterns": f"{x.shape[0]} x {x.shape[1]}", "max |x|": 1.0}
         )
@@ -244,6 +245,7 @@ class HeadPrompts(PromptAlgorithm):
 
     def run(self, passes: PassRecorder, x: Tensor, y: Tensor | None) -> Result:
         """Its outputs at all tokens."""
+        check_bound("tokens", x, 1.0, "scale the tokens into [-1, 1]")
         out, error = passes.attend(self.target(x, y))
         passes.ledger.note("prompt", "the tokens, and the head as rows")
         given = (self.w_k, self.w_q, self.w_v)
