@@ -35,7 +35,22 @@ _ONE = Interval.of(1.0)
 
 @dataclass(frozen=True, eq=False)
 class Jet:
-    """Coefficients 0 .. n, shape (n + 1, cells); or (1, 1) for a constant."""
+    """A function on cells by its Taylor coefficients f, f', f''/2, ..., each an enclosure.
+
+    Attributes
+    ----------
+    series
+        Coefficients 0 .. n, shape (n + 1, cells); or (1, 1) for a constant.
+    constant
+        Whether the function is a constant.
+
+    Examples
+    --------
+    >>> cell = Interval(torch.tensor([0.0]).double(), torch.tensor([0.5]).double())
+    >>> slope = Jet.variable(cell, 1).sin().series[1]  # of the cosine on [0, 0.5]
+    >>> bool((slope.low <= 0.8776) & (1 <= slope.high))
+    True
+    """
 
     series: Interval
     constant: bool = False

@@ -71,6 +71,12 @@ class Curvature:
         What l' is computed by adding to or taking from, so that it rounds relative to that too.
     encloser
         Jets of l', where nothing else says how it rounds.
+
+    Examples
+    --------
+    >>> facts = loss_named("huber").facts
+    >>> facts.bounds, facts.kinks
+    ((0.0, 1.0), (-1.0, 1.0))
     """
 
     bend: Scalar
@@ -229,6 +235,14 @@ class Loss:
     raised
         Another loss and what l' is above its derivative everywhere, so that one table serves both;
         None where there is none.
+
+    Examples
+    --------
+    >>> huber = Loss.of("huber")
+    >>> huber.kind, huber.derivative(torch.tensor([0.5, 3.0]))
+    ('residual', tensor([0.5000, 1.0000]))
+    >>> Loss.of(lambda z: z**3).curvature_on(-1.0, 1.0)[0]  # l'' = 3 z^2 is at least 0
+    0.0
     """
 
     name: str | None
@@ -349,6 +363,12 @@ def vouched(loss: Loss) -> Loss:
     """The library's word for the facts of a loss it makes: its tests prove them.
 
     It is for this object alone: a loss in which anything is replaced is another one.
+
+    Examples
+    --------
+    >>> own = Loss(None, "residual", ScalarFunction(torch.tanh, "tanh"), loss_named("huber").facts)
+    >>> own.known is None, vouched(own).known is own.facts
+    (True, True)
     """
     object.__setattr__(loss, "_vouched", True)
     return loss
@@ -374,7 +394,13 @@ def register(name: str) -> Callable[[Maker], Maker]:
 
 
 def loss_named(name: str, **parameters: float) -> Loss:
-    """A loss of the library: ``loss_named("huber", delta=1.35)``."""
+    """A loss of the library by its name, one of ``LOSSES``, and its parameters.
+
+    Examples
+    --------
+    >>> loss_named("huber", delta=1.35).derivative(torch.tensor([3.0]))
+    tensor([1.3500])
+    """
     if name not in LOSSES:
         raise ProgramError(f"no loss is called {name!r}; the library has {', '.join(LOSSES)}")
     known = inspect.signature(LOSSES[name]).parameters

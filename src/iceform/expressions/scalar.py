@@ -75,6 +75,13 @@ class ScalarFunction:
         is traced; what cannot be traced cannot be enclosed, and is only estimated.
     estimate
         Whether ``eps`` may rest on an estimate where the function cannot be enclosed.
+
+    Examples
+    --------
+    >>> f = ScalarFunction(torch.tanh, "tanh")
+    >>> low, high = f.slopes(-1.0, 1.0)  # bounds of its derivative, proven
+    >>> low <= 0.42 and 1.0 <= high
+    True
     """
 
     call: Scalar
@@ -339,10 +346,20 @@ _JUMP = 7  # looks in a row at which a discontinuity must go on growing
 
 
 def find_kinks(f: ScalarFunction, low: float, high: float) -> tuple[float, ...]:
-    """Places in ``(low, high)`` where the derivative of ``f`` jumps.
+    """Places strictly between ``low`` and ``high`` where the derivative of ``f`` jumps.
 
-    Raises ``ProgramError`` at a jump of f itself: attention weights are continuous in z, so no
-    prompt emulates a discontinuous function in the sup norm.
+    They are looked for on a mesh, so none is promised.
+
+    Raises
+    ------
+    ProgramError
+        At a jump of f itself: attention weights are continuous in z, so no prompt comes close to a
+        function that jumps. Also where there are too many kinks.
+
+    Examples
+    --------
+    >>> find_kinks(ScalarFunction(lambda z: (z - 0.25).abs(), "|z - 1/4|"), -1.0, 1.0)
+    (0.25,)
     """
     step = (high - low) / tuning.MESH
     z = low + step * (torch.arange(1, tuning.MESH, dtype=torch.float64) + 0.5)

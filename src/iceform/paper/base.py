@@ -138,6 +138,12 @@ class Plan:
         What a fused pass takes beside its inputs and outputs.
     literal_flops, fused_flops
         Multiplications and additions of one pass.
+
+    Examples
+    --------
+    >>> plan = LinearLayer(2, 3, eps=1e-6).plan
+    >>> plan.layers, plan.heads
+    (1, 3)
     """
 
     grid_tokens: int
@@ -215,6 +221,12 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
         The look-up table that the prompt carries.
     dtype, backend, regime, eps
         As asked for.
+
+    Examples
+    --------
+    >>> em = LinearLayer(2, 1, eps=1e-6)  # any construction is one
+    >>> isinstance(em, Emulator), em.certificate.error <= 1e-6, len(em.digest)
+    (True, True, 64)
     """
 
     kinds: ClassVar[dict[str, type[Emulator]]] = {}

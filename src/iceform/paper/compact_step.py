@@ -76,6 +76,12 @@ class CompactStep(GradientStep):
         As for :class:`GradientStep`; the loss must be one of residuals.
     eps
         The error to certify; None takes the best the dtype can do.
+
+    Examples
+    --------
+    >>> em = CompactStep(torch.tanh, 0.1, dim=2, samples=40, eps=1e-3)
+    >>> em.plan.tokens == em.layout.tokens + 2 * 40 + 2
+    True
     """
 
     def __init__(

@@ -76,6 +76,13 @@ class GradientDescent(Emulator):
         are in its prompt; momentum and shrinkage, which multiply the stream, in its weights.
     eps
         The error to certify for the last iterate; None accepts what comes out.
+
+    Examples
+    --------
+    >>> em = GradientDescent("squared", 3, 0.5, dim=1, samples=1, w_bound=2.0)
+    >>> x, y = torch.tensor([[1.0]]).double(), torch.tensor([1.0]).double()
+    >>> em.trajectory(x, y, torch.zeros(1).double()).flatten().round(decimals=5).tolist()
+    [0.0, 0.5, 0.75, 0.875]
     """
 
     def __init__(

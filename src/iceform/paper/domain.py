@@ -51,6 +51,12 @@ class Domain:
         Whether y enters the residual (it does not for margins and generalised linear models).
     z_range
         A narrower range of z = w.x - y, checked on every input.
+
+    Examples
+    --------
+    >>> domain = Domain.of(2, 3, bound=1.0)
+    >>> domain.residuals  # of z = w.x - y, where |w.x| <= 2 and |y| <= 1
+    (-3.0, 3.0)
     """
 
     dim: int

@@ -370,6 +370,12 @@ class HopfieldResidual(StoredTable, ResidualMap):
     """f(w.x_i - y_i) x_i by one Hopfield layer (thrm:hopfield_sim_f, corrected).
 
     As :class:`ResidualMap`; the grid tokens are the stored patterns and the queries the states.
+
+    Examples
+    --------
+    >>> em = HopfieldResidual(torch.tanh, dim=1, samples=2, eps=1e-6)
+    >>> em.design.layers[0][0].role
+    'retrieval'
     """
 
 
@@ -378,6 +384,13 @@ class HopfieldStep(StoredTable, GradientStep):
 
     As :class:`GradientStep`. The value rows carry w, which the paper leaves out of Y: without it
     the layer can return a gradient but no step.
+
+    Examples
+    --------
+    >>> em = HopfieldStep("squared", 0.1, dim=1, samples=1, bound=2.0)
+    >>> x, y, w = torch.tensor([[1.0]]).double(), torch.tensor([0.5]).double(), torch.tensor([2.0])
+    >>> round(float(em(x, y, w.double())), 5)
+    1.85
     """
 
 

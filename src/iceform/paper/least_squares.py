@@ -69,6 +69,13 @@ class RidgeRegression(Emulator):
         The sup-norm error to certify: distance to the exact solution, convergence included.
     tokens
         A fixed number of grid tokens per sample instead of as many as eps needs.
+
+    Examples
+    --------
+    >>> em = RidgeRegression(1.0, dim=1, samples=2)
+    >>> x, y = torch.tensor([[1.0], [0.0]]).double(), torch.tensor([0.5, 0.0]).double()
+    >>> round(float(em(x, y)), 5)  # 0.5 / (1 + 1)
+    0.25
     """
 
     def __init__(
@@ -278,6 +285,13 @@ class LeastSquares(RidgeRegression):
         Bound of the largest one; the worst case by default.
     dim, samples, bound, radius, steps, schedule, eps, regime, dtype, backend
         As for :class:`RidgeRegression`.
+
+    Examples
+    --------
+    >>> em = LeastSquares(dim=1, samples=2, condition=4.0, radius=2.0)
+    >>> x, y = torch.tensor([[1.0], [0.5]]).double(), torch.tensor([0.5, 1.0]).double()
+    >>> round(float(em(x, y)), 5)  # (0.5 + 0.5) / (1 + 0.25)
+    0.8
     """
 
     def __init__(

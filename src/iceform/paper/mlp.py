@@ -63,6 +63,14 @@ class MLP(InGraph):
         The sup-norm error to certify; None takes the best the dtype can do.
     dtype, backend
         What the certificate is for.
+
+    Examples
+    --------
+    >>> net = MLP([1, 1, 1], torch.tanh, eps=1e-3)
+    >>> one, half, none = torch.ones(1, 1).double(), torch.tensor([[0.5]]).double(), torch.zeros(1)
+    >>> out = net(one, half, none.double(), one, none.double())  # tanh(0.5 x) at x = 1
+    >>> abs(float(out) - 0.46212) <= 1e-3
+    True
     """
 
     def __init__(

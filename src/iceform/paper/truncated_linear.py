@@ -123,6 +123,14 @@ class TruncatedLinear(Emulator):
         Zero-valued tokens per side of a head: 1 in the hard regime.
     eps, dtype, backend
         As for the other constructions; eps None accepts what the sizes give.
+
+    Examples
+    --------
+    >>> em = TruncatedLinear(-1.0, 1.0, heads=40, dim=1, samples=3, bound=3.0)
+    >>> x = torch.tensor([[-3.0], [0.5], [3.0]]).double()
+    >>> line = em(x, torch.ones(1).double(), torch.zeros(()).double())
+    >>> bool((line - torch.tensor([-1.0, 0.5, 1.0])).abs().max() <= em.certificate.error <= 0.01)
+    True
     """
 
     held_apart = frozenset({"interpolant"})

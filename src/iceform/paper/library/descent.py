@@ -62,6 +62,14 @@ class DescentPrompts(PromptAlgorithm):
         Error of the look-up behind one pass.
     tokens
         A fixed number of look-up tokens per sample instead of as many as eps needs.
+
+    Examples
+    --------
+    >>> descent = DescentPrompts("squared", steps=3, lr=0.5)
+    >>> network = PromptLibrary(dim=1, samples=1, algorithms=[descent])
+    >>> result = network.run(descent, torch.ones(1, 1).double(), torch.ones(1).double())
+    >>> result.value.round(decimals=4).tolist()  # 1 - 1/2^3
+    [0.875]
     """
 
     loss: str | Loss = "squared"
@@ -186,6 +194,14 @@ class RidgePrompts(PromptAlgorithm):
         The distance to the minimiser that the steps are planned for.
     w_bound, eps
         Entrywise bound of every iterate, and error of a look-up.
+
+    Examples
+    --------
+    >>> ridge = RidgePrompts(alpha=1.0, tol=1e-6)
+    >>> network = PromptLibrary(dim=1, samples=1, algorithms=[ridge])
+    >>> result = network.run(ridge, torch.ones(1, 1).double(), torch.ones(1).double())
+    >>> result.value.round(decimals=5).tolist()  # 1 / (1 + 1)
+    [0.5]
     """
 
     alpha: float = 1.0

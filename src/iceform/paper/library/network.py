@@ -46,6 +46,11 @@ def standard_algorithms(tokens: int = _TABLE_TOKENS) -> list[PromptAlgorithm]:
 
     Descent for every named loss, with ``tokens`` look-up tokens a sample, ridge regression, a wide
     and a narrow kernel, principal components and a Hopfield memory.
+
+    Examples
+    --------
+    >>> [type(one).__name__ for one in standard_algorithms()][-3:]
+    ['KernelPrompts', 'ComponentPrompts', 'HopfieldPrompts']
     """
     descents = [
         DescentPrompts(
@@ -75,6 +80,15 @@ class PromptLibrary(Pretrained, kept_as="PromptLibrary"):
         their common :class:`HeadSizes`, eps and dtype, and on no data.
     dtype, backend
         As for every construction.
+
+    Examples
+    --------
+    >>> X = torch.tensor([[1.0, 0.5], [-0.5, 1.0], [0.25, -1.0]], dtype=torch.float64)
+    >>> average = ice.paper.library.KernelPrompts(gamma=2.0)
+    >>> network = PromptLibrary(dim=2, samples=3, algorithms=[average])
+    >>> result = network.run(average, X, torch.ones(3, dtype=torch.float64))
+    >>> result.value.round(decimals=5).tolist()  # averages of ones
+    [1.0, 1.0, 1.0]
     """
 
     def __init__(
