@@ -4,6 +4,7 @@ from iceform.heads.design import Design, Vocabulary, attention
 from iceform.heads.head import Head, Move, Row, moves, products, rows
 from iceform.heads.inspection import LayerTrace, Trace, trace_network
 from iceform.heads.lookups import (
+    HIDDEN,
     LARGEST_LOGIT,
     MARGIN,
     LookUpLayout,
@@ -27,6 +28,7 @@ from iceform.heads.variants import (
 )
 
 __all__ = [
+    "HIDDEN",
     "LARGEST_LOGIT",
     "MARGIN",
     "Design",

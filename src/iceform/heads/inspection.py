@@ -232,7 +232,7 @@ def trace_network(
     --------
     >>> step = ice.paper.GradientStep("squared", 0.5, dim=1, samples=2)
     >>> x, y, w = torch.ones(2, 1).double(), torch.ones(2).double(), torch.zeros(1).double()
-    >>> trace = trace_network(step.network, step.encode(x, y, w).tokens)
+    >>> trace = trace_network(step.network, step.prompt(x, y, w).tokens)
     >>> torch.equal(trace.output, step.network(trace.tokens))
     True
     """

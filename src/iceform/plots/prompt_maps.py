@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from iceform.heads import LookUps, Prompt
-from iceform.heads.lookups import HIDDEN
+from iceform.heads import HIDDEN, LookUps, Prompt
 from iceform.plots.axes import name_axis, power_of_ten, token_groups, where_single, without_frame
 from iceform.plots.themes import LIGHT, PAD, WIDTH, Theme
 
