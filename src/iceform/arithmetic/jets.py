@@ -76,7 +76,7 @@ class Jet:
 
     @property
     def count(self) -> int | None:
-        """N + 1; None of a constant, which has as many as are asked for."""
+        """How many coefficients: n + 1; None of a constant, which has as many as are asked for."""
         return None if self.constant else len(self.series)
 
     @property
@@ -205,7 +205,7 @@ class Jet:
         return self._chained(first, lambda h: rate if len(h) == 1 else h[-1])
 
     def log(self) -> Jet:
-        """Ln u, for u > 0."""
+        """The logarithm ln u, for u > 0."""
         return self._integrated(_logarithm(self.value, torch.log, 0.0), self._lower().reciprocal())
 
     def log1p(self) -> Jet:
@@ -256,7 +256,7 @@ class Jet:
         return self._integrated(first, self._lower().sigmoid())
 
     def logcosh(self) -> Jet:
-        """Ln cosh u = |u| + ln(1 + e^{-2|u|}) - ln 2."""
+        """The function ln cosh u = |u| + ln(1 + e^{-2|u|}) - ln 2."""
         size = self.value.absolute()
         first = Interval(_logcosh(size.low).low, _logcosh(size.high).high).clamped(low=0.0)
         return self._integrated(first, self._lower().tanh())

@@ -90,7 +90,7 @@ class Curvature:
 
     @classmethod
     def unknown(cls, derivative: ScalarFunction) -> Curvature:
-        """Of a derivative about which nothing else is known: l'' as autograd has it."""
+        """The facts of a derivative of which only what autograd computes is known."""
 
         def bend(z: Tensor) -> Tensor:
             known = derivative.derivatives(z, 1)
@@ -291,7 +291,7 @@ class Loss:
 
     @cached_property
     def curvature(self) -> Curvature:
-        """The facts; of a loss that comes without, no more than l'' where autograd has it."""
+        """The stated facts; where none are stated, l'' as autograd computes it."""
         return Curvature.unknown(self.derivative) if self.facts is None else self.facts
 
     @property
@@ -360,7 +360,7 @@ def _within(loss: Loss, reach: float) -> Curvature:
 
 
 def vouched(loss: Loss) -> Loss:
-    """The library's word for the facts of a loss it makes: its tests prove them.
+    """The same loss with its facts marked as the library's own, which proofs may use.
 
     It is for this object alone: a loss in which anything is replaced is another one.
 
@@ -468,7 +468,7 @@ _WIDTH = 0.25  # of a rounded corner, unless one is given
 
 
 def _sech_squared(u: Tensor) -> Tensor:
-    """As a product: 1 - tanh^2 would round relative to 1, however small it is."""
+    """The square of sech as a product: 1 - tanh^2 would round relative to 1."""
     return 4 * torch.sigmoid(2 * u) * torch.sigmoid(-2 * u)
 
 

@@ -35,7 +35,7 @@ _AGREE = 2.0**-20  # of the largest value there: far more than rounding, less th
 
 @dataclass(frozen=True, eq=False)
 class Vouched:
-    """What the library itself says of a callable that it made: an encloser, or facts."""
+    """Facts or an encloser that the library itself states for a callable: proofs use them."""
 
     call: Scalar
     says: Callable[..., Any]
@@ -45,7 +45,7 @@ class Vouched:
 
 
 def lost(z: Tensor) -> Tensor:
-    """In the place of a user's function that a file does not hold."""
+    """Stand in for a user's function, which files do not hold: a call raises."""
     raise ProgramError(
         "this emulator was loaded without its function, which files do not hold; "
         "pass it as load(path, f=...)"
@@ -147,7 +147,7 @@ class ScalarFunction:
         return self.call is lost
 
     def _is_line(self, slope: float, intercept: float) -> bool:
-        """Exactly, of a function that is followed; of what an encloser computes, to rounding."""
+        """Whether it is this line: exactly if it was traced, to rounding if it has an encloser."""
         if self._enclosing is None:
             line = None if isinstance(self._followed, str) else polynomial(self._followed)
             return line is not None and (*line, 0, 0)[:2] == (intercept, slope) and len(line) <= 2
@@ -209,7 +209,7 @@ class ScalarFunction:
         return jets(self._followed, cells, order)
 
     def doubled(self, z: Doubled) -> Doubled:
-        """Of balls: to the last digits of float64, or of pairs where the function is a line.
+        """The values on balls: to float64, or to pairs of float64 where the function is a line.
 
         Raises
         ------
@@ -226,7 +226,7 @@ class ScalarFunction:
         )
 
     def balls(self, z: Any) -> Any:
-        """Of a ball, or of an array of them: an enclosure of the values of the function.
+        """An enclosure of the function's values on a ball, or on an array of balls.
 
         Raises
         ------

@@ -300,7 +300,7 @@ class CompactStep(GradientStep):
     def _by_the_same_keys(
         self, loss: Loss, asked: dict[str, Any], make: Callable[..., Self]
     ) -> tuple[Self | None, float]:
-        """Never: both signs have tables of their own."""
+        """None: the keys are not reused, since each sign has a table of its own."""
         return None, math.inf
 
     @classmethod

@@ -135,7 +135,7 @@ class Domain:
         return out | {n: getattr(self, k) for k, n in names.items() if self._narrows(k)}
 
     def watch(self, backend: str = "fused") -> SampleMaxima:
-        """What a pass shows its samples to, for :meth:`check_data` to ask afterwards."""
+        """A recorder that a pass shows its samples to; :meth:`sizes` reads it afterwards."""
         return SampleMaxima(self.x_norm if self._narrows("x_norm") else None, backend)
 
     def check_data(self, x: Tensor, y: Tensor) -> None:
@@ -160,7 +160,7 @@ class Domain:
                 check_largest(name, size, getattr(self, limit), fix)
 
     def sizes(self, x: Tensor, y: Tensor, w: Tensor, seen: SampleMaxima | None = None) -> Tensor:
-        """What :meth:`check_inputs` asks for; no GPU is waited for."""
+        """The sizes that :meth:`check_inputs` compares, computed without waiting for a GPU."""
         if seen is not None and seen.whole is not None:
             return seen.whole
         return torch.cat([self._sizes_of_data(x, y, seen), self._sizes_of_coefficients(w)])

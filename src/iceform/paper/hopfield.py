@@ -305,7 +305,7 @@ def _column(f: ScalarFunction, keys: Interpolant) -> Interpolant:
 
 
 def _guarded(it: Interpolant, eps: float | None) -> Interpolant | None:
-    """The keys with as many tokens beyond the ends as carry a line there to ``eps`` of a cell."""
+    """The same keys with enough guards to carry a line to ``eps`` of a cell; None if they have."""
     grid, unit = it.grid, unit_roundoff(torch.float64)
     if it.regime == "hard" or not isinstance(grid, Grid):
         return None
@@ -350,7 +350,7 @@ def _memory(layout: LookUpLayout, dtype: torch.dtype) -> FrozenNetwork:
 
 
 class StoredTable(ResidualEmulator):
-    """What is looked up in a Hopfield layer instead of an attention head."""
+    """A construction whose table is read by a Hopfield layer instead of an attention head."""
 
     def _build_network(self) -> FrozenNetwork:
         return _memory(self.layout, self.dtype)
