@@ -220,7 +220,7 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
     --------
     >>> net = in_context(torch.nn.Linear(2, 1).double(), bound=1.0)
     >>> result = net.run(torch.zeros(1, 2).double())
-    >>> result.attestation.ok, result.enclosure.error < 1e-14
+    >>> result.attestation.ok, result.enclosure.error < 1e-13
     (True, True)
     """
 
