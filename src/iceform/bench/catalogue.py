@@ -16,7 +16,7 @@ from iceform.bench.scoring import Scores
 from iceform.errors import ProgramError
 from iceform.validation import path_of
 
-_QUIET = 1e-4  # noise where heads cancel: more would drown the answer
+_QUIET = NOISE / 10  # noise where heads cancel: more would drown the answer
 _TURNED = (
     "maximum",
     "kernel",
