@@ -90,7 +90,15 @@ def _target(case: Case) -> str:
 
 
 def leaderboard(names: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """The records of these cases, one after the other, with the seconds of processor time."""
+    """The records of these cases, one after the other, with the seconds of processor time.
+
+    A record is JSON: the case, and what every method scores on it. It takes seconds to minutes.
+
+    Examples
+    --------
+    >>> list(leaderboard([]))
+    []
+    """
     for name in names:
         start = time.process_time()
         yield {**case_record(load(name)), "seconds": time.process_time() - start}

@@ -81,7 +81,13 @@ class Case:
     splits
         Pairs of prompts by split.
     truths
-        What is so on the pairs of "validation" and "test".
+        What every edge does on the pairs of "validation" and "test".
+
+    Examples
+    --------
+    >>> case = load("vote.data.hard")
+    >>> case.id, len(case.edges) == len(case.truth.names)
+    ('vote.data.hard', True)
     """
 
     spec: CaseSpec

@@ -87,6 +87,11 @@ def load(name: str | Path) -> Case:
         If a folder is not what its case implies.
     ProgramError
         If there is no such case.
+
+    Examples
+    --------
+    >>> load("vote.data.hard").spec.program
+    'vote'
     """
     if Path(name).is_dir():
         return read_case(name)
@@ -140,7 +145,17 @@ def _algorithm(case: Case, submission: Any) -> Scores:
 
 
 def nearest_reference(case: Case) -> dict[str, Any]:
-    """The program whose exact answers are nearest to the network's, of those its tokens fit."""
+    """The program whose exact answers are nearest to the network's, of those its tokens fit.
+
+    It is a submission to the track "algorithm".
+
+    Examples
+    --------
+    >>> case = load("vote.data.hard")
+    >>> answer = nearest_reference(case)
+    >>> answer["program"], score(case, answer, track="algorithm").values["program"]
+    ('vote', 1.0)
+    """
     pairs = case.pairs("train")
     ids = torch.cat([pairs.clean, pairs.corrupt])
     net, held = case.compiled.network, case.compiled.program

@@ -23,7 +23,13 @@ _MOST = 100.0  # of a distance from 1: opposite heads make faithfulness as large
 
 @dataclass(frozen=True)
 class Scores:
-    """What a submission is worth on one case, by metric; ``track`` says of which kind."""
+    """What a submission is worth on one case, by metric; ``track`` says of which kind.
+
+    Examples
+    --------
+    >>> print(Scores("vote.data.hard", "test", "circuit", {"AUROC effective": 1.0}))
+    vote.data.hard (test, circuit): AUROC effective 1.000
+    """
 
     case: str
     split: str

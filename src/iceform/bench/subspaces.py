@@ -29,7 +29,26 @@ _SAME = 1e-9  # numbers of two variables that are one
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """A variable at a token of the stream before a layer."""
+    """A variable at a token of the stream before a layer.
+
+    Attributes
+    ----------
+    variable
+        Its name in the program.
+    layer, token
+        Where it is held.
+    subspace
+        Its directions there, (width, size), orthonormal.
+    aliases
+        Other variables with the same numbers there.
+
+    Examples
+    --------
+    >>> site = sites(load("vote.data.hard"))[0]
+    >>> size = site.subspace.shape[1]
+    >>> torch.allclose(site.subspace.T @ site.subspace, torch.eye(size).double())
+    True
+    """
 
     variable: str
     layer: int
@@ -77,7 +96,14 @@ class Interchange:
 
 
 def sites(case: Case) -> list[Site]:
-    """Where heads have written a variable that heads or logits still read, and it matters there."""
+    """Where heads have written a variable that heads or logits still read, and it matters there.
+
+    Examples
+    --------
+    >>> found = sites(load("vote.data.hard"))
+    >>> all(site.layer > 0 for site in found)
+    True
+    """
     found = []
     net, pairs = case.compiled.network, case.pairs("test")
     parts = written(net, net.start(torch.cat([pairs.clean, pairs.corrupt])))
@@ -128,7 +154,25 @@ def subspace_of(submission: Any, site: Site) -> Float[Tensor, "d k"]:
 
 
 def score_subspace(case: Case, site: Site, submission: Any, split: str = "test") -> Scores:
-    """Interchange error (0 is perfect, 1 as good as nothing) and overlap, also up to aliases."""
+    """Interchange error (0 is perfect, 1 as good as nothing) and overlap, also up to aliases.
+
+    Parameters
+    ----------
+    case, site
+        Of :func:`sites`.
+    submission
+        Directions (width, size), or a featurizer of MIB.
+    split
+        Of the pairs that are interchanged.
+
+    Examples
+    --------
+    >>> case = load("vote.data.hard")
+    >>> site = sites(case)[0]
+    >>> values = score_subspace(case, site, site.subspace).values
+    >>> values["interchange error"] < 1e-6, round(values["overlap"], 6)
+    (True, 1.0)
+    """
     basis = subspace_of(submission, site)
     own = site.subspace
     wide = torch.linalg.qr(

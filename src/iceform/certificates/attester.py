@@ -20,7 +20,7 @@ from torch import Tensor
 from iceform import tuning
 from iceform.certificates.result import Attestation
 from iceform.errors import IntegrityError
-from iceform.heads import is_checked
+from iceform.heads.network import is_checked
 
 _FIRST = 0.5  # seconds of such work that the first row run again may be, however late it is
 

@@ -41,7 +41,6 @@ from iceform.arithmetic.units import EXP_UNDERFLOW
 from iceform.certificates.attester import Attester, Comparison, Question, Replay
 from iceform.certificates.result import Attestation, Ledger
 from iceform.heads import (
-    Entry,
     FrozenNetwork,
     HopfieldLayer,
     LookUps,
@@ -49,6 +48,7 @@ from iceform.heads import (
     SoftmaxAttention,
     SoftmaxAverage,
 )
+from iceform.heads.network import Entry
 from iceform.run import Backend, LiteralBackend, Rounding, rounding_of
 from iceform.run.primitives import SampleMaxima
 from iceform.run.windowed import PartialSums, listening, sum_block

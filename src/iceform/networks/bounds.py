@@ -25,7 +25,7 @@ from torch import Tensor
 from iceform.arithmetic.units import OUTWARD_MANY
 from iceform.errors import ProgramError
 from iceform.networks.graph import NetworkGraph, NetworkNode, Ref
-from iceform.networks.operations import CUTS, KEEPS_ALL, is_move, put_in
+from iceform.networks.operations import CUTS, KEEPS_ALL, is_move, made_of, makes, put_in
 from iceform.networks.parts import Parts
 from iceform.networks.pieces import Bounds, Piece
 from iceform.networks.pieces.products import product_error, times
@@ -105,10 +105,17 @@ class BoundsWalk:
         if node.op == "input":
             return Bounds(self.bound, spread=0.0, width=width)
         if node.op == "constant":
-            return _constant(self.parts.get_buffer(node.args[0]), masks=self._carries)
+            found = _constant(self.parts.get_buffer(node.args[0]), masks=self._carries)
+            # One that was computed from parameters is kept wide, and rounded when it is read.
+            rounded = self.unit * found.entry if len(node.args) > 1 else 0.0
+            return replace(found, error=rounded, spread=math.inf if rounded else found.spread)
         given = [_known(a, known) for a in node.args]
         if node.op == "piece":
             return self._behind(node, given[1:])
+        if makes(node.short):
+            what = made_of(node.short, node.args, node.kwargs)
+            return replace(_known(what, known), ball=None, length=math.inf, spread=math.inf,
+                           width=width)  # fmt: skip
         if node.op.startswith("size.") or is_move(node.short):
             # A mask that depends on what was computed chooses, and its error is theirs.
             read = [n for n in node.needs if n in known]
@@ -144,7 +151,8 @@ class BoundsWalk:
         a, b, outward = *(*given, Bounds(0.0, 0.0))[:2], self.outward
         match node.short:
             case "add" | "sub" | "rsub":
-                factor = abs(float(node.kwargs.get("alpha", 1)))
+                factor = abs(float(node.kwargs.get("alpha", (*node.args, 1, 1)[2])))
+                a, b = (b, a) if node.short == "rsub" else (a, b)
                 entry = (a.entry + factor * b.entry) * outward
                 length = (a.length + factor * b.length) * outward
                 own, spread = 2 * self.unit * entry, math.inf
@@ -159,7 +167,7 @@ class BoundsWalk:
                 length = min(times(a.length, b.entry), times(a.entry, b.length)) * outward
                 error = product_error(a, b) + self.unit * entry
                 return Bounds(entry, length, error=error, width=width)
-            case "div" if isinstance(node.args[1], int | float) and node.args[1]:
+            case "div" if _is_number(node.args[1]) and not node.kwargs:
                 factor = outward / abs(float(node.args[1]))
                 error = (a.error + self.unit * a.entry) * factor
                 return Bounds(a.entry * factor, a.length * factor, error=error, width=width)
@@ -232,6 +240,10 @@ def _constant(tensor: Tensor, *, masks: bool) -> Bounds:
         return Bounds(largest, spread=0.0, width=width)
     ball = torch.zeros_like(row), row
     return Bounds(largest, float(row.norm()) * OUTWARD_MANY, ball, 0.0, spread=0.0, width=width)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and value != 0
 
 
 def _known(value: Any, known: dict[str, Bounds]) -> Bounds:

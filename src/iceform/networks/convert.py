@@ -317,9 +317,22 @@ class Conversion:
         )
         if self.is_active((weight, bias)):
             return None
+        if any(c is not None and c.folded for c in (weight, bias)):
+            return self._weighed_apart(node, x, weight, bias, float(eps))
         weight, bias = (None if c is None else c.tensor.double() for c in (weight, bias))
         made = Norm("", self.to.settings, int(shape[0]), weight, bias, float(eps))
         return self.on(node, self.to.piece(module_path(node), made), x)
+
+    def _weighed_apart(self, node: fx.Node, x: Any, weight: Any, bias: Any, eps: float) -> Any:
+        """A norm whose weights were computed from parameters: they are kept in float64."""
+        width = int(node.meta["val"].shape[-1])
+        plain = Norm("", self.to.settings, width, None, None, eps)
+        y = self.on(node, self.to.piece(module_path(node), plain), x, suffix=".plain")
+        for op, by in (("mul", weight), ("add", bias)):
+            if by is not None:
+                y = self.call(node, f"aten.{op}.Tensor", y, by, suffix=f".{op}")
+        self.values[node.name] = y
+        return y
 
     def activated(self, node: fx.Node, name: str, x: Any) -> Ref:
         path = module_path(node)

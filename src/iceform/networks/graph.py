@@ -29,7 +29,8 @@ _SIZES: dict[str, Callable[..., Any]] = {
     "eq": operator.eq, "ne": operator.ne, "sym_not": torch.sym_not, "sym_float": torch.sym_float,
     "ceil": math.ceil, "floor": math.floor, "trunc": math.trunc, "pow": operator.pow,
 }  # fmt: skip
-_MOVED = {"masked_fill": (0,), "where": (1, 2), "index": (0,), "gather": (0,), "index_select": (0,)}
+_MOVED = {"masked_fill": (0, 2), "where": (1, 2), "index": (0,), "gather": (0,),
+          "index_select": (0,), "scatter": (0, 3)}  # fmt: skip
 _ATEN = re.compile(r"aten\.(\w+)\.(\w+)")
 _DTYPES = {str(d): d for d in vars(torch).values() if isinstance(d, torch.dtype)}
 
@@ -120,7 +121,9 @@ class NetworkNode:
     def moved(self) -> tuple[str, ...]:
         """The values that a move moves: not the masks and indices that it is told by."""
         kept = _MOVED.get(self.short)
-        args = self.args if kept is None else tuple(self.args[i] for i in kept)
+        args = (
+            self.args if kept is None else tuple(self.args[i] for i in kept if i < len(self.args))
+        )
         return tuple(dict.fromkeys(_refs((args, {} if kept else dict(self.kwargs)))))
 
     @property

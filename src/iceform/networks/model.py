@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -242,8 +243,11 @@ class NetworkModel(Parts):
     def _compare_one(
         self, graph: NetworkGraph, ours: list[Tensor], structure: Any, theirs: list[Tensor]
     ) -> None:
+        rounded = any(isinstance(p, LinearMap) and p.rounded for p in self.pieces)
+        # Weights that were computed are rounded to the dtype: half of its digits must agree.
+        share = max(_AGREES, math.sqrt(self.settings.unit)) if rounded else _AGREES
         same = structure == graph.output and all(
-            a.shape == b.shape and _near(a, b) for a, b in zip(ours, theirs, strict=True)
+            a.shape == b.shape and _near(a, b, share) for a, b in zip(ours, theirs, strict=True)
         )
         if same:
             return
@@ -274,14 +278,14 @@ class NetworkModel(Parts):
         return super().load_state_dict(*args, **kwargs)
 
 
-def _near(ours: Tensor, theirs: Tensor) -> bool:
+def _near(ours: Tensor, theirs: Tensor, share: float) -> bool:
     if not theirs.is_floating_point():
         return torch.equal(ours, theirs)
     finite = theirs.isfinite()
     if not torch.equal(finite, ours.isfinite()):
         return False
     a, b = ours.double()[finite], theirs.double()[finite]
-    return not a.numel() or float((a - b).abs().max()) <= _AGREES * float(b.abs().max())
+    return not a.numel() or float((a - b).abs().max()) <= share * float(b.abs().max())
 
 
 def _perturbed(tensors: Sequence[Tensor]) -> list[list[Tensor]]:

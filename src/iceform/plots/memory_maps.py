@@ -37,6 +37,17 @@ def memory(
         Which to draw, in this order; None for those that change.
     theme
         LIGHT or DARK.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def mean_of(x, y):
+    ...     return ice.mean(x * y)
+    >>> program = ice.compile(mean_of, dim=1, samples=2, eps=1e-2)
+    >>> X, y = torch.ones(2, 1).double(), torch.ones(2).double()
+    >>> trace = ice.Computer.for_programs([program]).trace(program, X, y)
+    >>> memory(trace).axes[0].get_title(loc="left").startswith("mean_of: ")
+    True
     """
     held = trace.memory
     chosen = _changing(trace) if variables is None else list(variables)

@@ -32,6 +32,14 @@ def features(prompt: Prompt | LookUps, *, theme: Theme = LIGHT) -> Figure:
         Of one instance, as ``emulator.prompt(...)`` gives it; look-ups that fill one prompt.
     theme
         LIGHT or DARK.
+
+    Examples
+    --------
+    >>> from iceform.paper import GradientStep
+    >>> step = GradientStep("squared", 0.5, dim=2, samples=2, eps=1e-2, backend="literal")
+    >>> x, y, w = torch.eye(2).double(), torch.ones(2).double(), torch.zeros(2).double()
+    >>> features(step.prompt(x, y, w)).axes[0].get_xlabel()
+    'feature'
     """
     values = prompt.tokens.detach().cpu().double()
     values = values[where_single(values)]

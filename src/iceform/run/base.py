@@ -31,8 +31,9 @@ from torch import Tensor
 from iceform import tuning
 from iceform.arithmetic.units import EXP_UNDERFLOW, gamma
 from iceform.errors import DeviceError, IntegrityError, ProgramError
-from iceform.heads import FrozenNetwork, LookUps, Prompt, SoftmaxAverage, is_checked
+from iceform.heads import FrozenNetwork, LookUps, Prompt, SoftmaxAverage
 from iceform.heads.lookups import HIDDEN
+from iceform.heads.network import is_checked
 from iceform.run import primitives
 from iceform.run.formulas import as_it_stands
 from iceform.run.primitives import SampleMaxima, has_triton
