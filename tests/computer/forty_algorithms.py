@@ -21,6 +21,7 @@ import iceform as ice
 EPS = 1e-8
 DRAW = torch.Generator().manual_seed(7)
 CASES: dict[str, tuple[Callable[..., Any], torch.Tensor, torch.Tensor]] = {}
+PEERS: dict[str, Callable[..., Any]] = {}  # of some, in plain Python and NumPy
 
 
 def uniform(*shape: int, low: float = -1.0, high: float = 1.0) -> torch.Tensor:
@@ -35,12 +36,14 @@ SERIES = torch.sin(torch.arange(12.0)).double() * 0.8 + 0.1 * uniform(12)
 EMPTY = torch.zeros(12, 1, dtype=torch.float64)
 
 
-def case(data: torch.Tensor, targets: Any) -> Callable[..., Any]:
-    """Note an algorithm with its data."""
+def case(data: torch.Tensor, targets: Any, peer: Any = None) -> Callable[..., Any]:
+    """Note an algorithm with its data, and what it is compared with."""
     y = torch.as_tensor(targets, dtype=torch.float64)
 
     def note(function: Callable[..., Any]) -> Callable[..., Any]:
         CASES[function.__name__] = (ice.algorithm(function), data, y)
+        if peer is not None:
+            PEERS[function.__name__] = peer
         return function
 
     return note
@@ -447,7 +450,7 @@ def flat(value: Any) -> torch.Tensor:
     """Answers as one row."""
     if isinstance(value, (tuple, list)):
         return torch.cat([flat(v) for v in value])
-    return value.reshape(-1)
+    return torch.as_tensor(value, dtype=torch.float64).reshape(-1)
 
 
 def ran(name: str) -> str:
@@ -458,6 +461,9 @@ def ran(name: str) -> str:
         program = ice.compile(made, eps=EPS, example=(data, targets))
         result = ice.Computer.for_programs([program]).run(program, data, targets, backend="fused")
     exact = flat(made(data, targets))
+    if name in PEERS:
+        peer = flat(PEERS[name](data.numpy().copy(), targets.numpy().copy()))
+        assert torch.allclose(exact, peer, rtol=0, atol=1e-9), "what runs on tensors is another one"
     off = float((flat(result.value) - exact).abs().max())
     assert off <= result.enclosure.error + 1e-13 * max(1.0, float(exact.abs().max()))
     warned = any(issubclass(w.category, ice.errors.PrecisionWarning) for w in told)

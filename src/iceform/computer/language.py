@@ -40,6 +40,7 @@ from iceform.computer.graph import (
     shown,
     source_line,
 )
+from iceform.computer.instructions import FLAG_GAP
 from iceform.computer.trace import Tracer, traced
 from iceform.computer.values import (
     Value,
@@ -47,12 +48,12 @@ from iceform.computer.values import (
     checked_value,
     emit,
     filled_like,
+    hot,
     is_number,
     leaf,
     lifted,
     maximum,
     minimum,
-    one_hot,
     soft_threshold,
     where,
     with_extremes,
@@ -173,14 +174,17 @@ def apply(f: Any, value: Value) -> Value:
 def repeat(count: Any) -> Any:
     """``for i in repeat(steps):`` makes a loop of the program, not of Python.
 
-    ``count`` is a parameter or a number; ``i`` is the number of the turn, 0, 1, ..., a value of the
-    program.
+    ``count`` is a whole number, a parameter, or a value of the program that is whole, within 2^-10;
+    ``i`` is the number of the turn, 0, 1, ..., a value of the program.
     """
     if isinstance(count, Value):
         scope: Any = count.scope
         if isinstance(scope, Tracer):
             return scope.repeat(count)
-        return _turns(scope, scope.arithmetic.whole(count.read()))
+        number = count.read()
+        near = number.round()  # a read at a place is off by 2e-28
+        whole = near if bool((number - near).abs() < FLAG_GAP) else number
+        return _turns(scope, scope.arithmetic.whole(whole))
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise refuse(f"repeat takes a parameter or a whole number, got {count!r}", source_line())
     scope = scope_of(sys._getframe(1))
@@ -196,6 +200,13 @@ def constant(number: Any) -> Value:
     """A number, or a list of numbers, as a value of the program, for a name that a loop changes."""
     scope = scope_of(sys._getframe(1))
     return lifted(number, Value(scope, None, False, None))
+
+
+def one_hot(index: Any, length: int) -> Value:
+    """A vector of ``length`` components: 1 at ``index``, a whole number, and 0 elsewhere."""
+    if isinstance(index, Value):
+        return hot(index, length)
+    return constant([float(place == index) for place in range(length)])
 
 
 def _number(scope: Any, number: float) -> Value:
