@@ -86,6 +86,14 @@ class FormulaError(ProgramError):
     """A formula that cannot be read or used.
 
     ``position`` is the place in the text that was typed, from 0; None where it is all of it.
+
+    Examples
+    --------
+    >>> try:
+    ...     Formula("z + * 2")
+    ... except FormulaError as error:
+    ...     print(error.position)
+    4
     """
 
     def __init__(self, message: str, position: int | None = None) -> None:

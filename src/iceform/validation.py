@@ -66,8 +66,13 @@ def path_of(path: object) -> Path:
     return Path(path)
 
 
-def check_positive(name: str, value: object, *, zero: bool = False) -> float:
+def check_positive(
+    name: str, value: object, *, zero: bool = False, dtype: torch.dtype | None = None
+) -> float:
     """A positive (with ``zero``: non-negative) finite number, or a ``BoundError``.
+
+    A bound on data of ``dtype`` reaches to the number that stands for it there, if that is larger:
+    float32 holds 0.6 as 0.60000002, and data of that size are within a bound of 0.6.
 
     Example
     -------
@@ -79,7 +84,7 @@ def check_positive(name: str, value: object, *, zero: bool = False) -> float:
     if not (math.isfinite(value) and (value > 0 or (zero and value == 0))):
         kind = "non-negative" if zero else "positive"
         raise BoundError(f"{name} must be {kind} and finite, got {value!r}")
-    return float(value)
+    return float(value) if dtype is None else max(value, float(torch.tensor(value, dtype=dtype)))
 
 
 def check_eps(eps: float | None) -> float | None:

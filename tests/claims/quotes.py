@@ -22,7 +22,7 @@ _QUOTED = [
     *[("housing", "constructed", f"{a}: test mse", {}) for a in ("lasso", "ridge", "linear")],
     *[("heads", "our_reading", "mse", {"heads": h, "schedule": s, "probe": None})
       for h in HEADS for s in ("constant", "cosine")],
-    *[("heads", "our_reading", "mse", {"probe": p}) for p in ("longer", "xavier")],
+    ("heads", "our_reading", "mse", {"probe": "longer"}),
     *[("heads", "as_the_theorem_asks", "r2", {"heads": h}) for h in (1, 12)],
     *[("heads", "constructed", m, {"regime": "hard", "grid": 2049})
       for m in ("mse", "grid tokens")],
@@ -35,7 +35,6 @@ _QUOTED = [
       for a in ("lasso", "ridge", "linear")],
     ("statistics", "as_published", "ridge: baseline mse", {}),
     ("statistics", "as_published", "ridge: oracle mse", {}),
-    ("statistics", "as_published", "lasso: spread over test draws", {}),
     ("housing", "as_published", "ridge: oracle mse", {}),
     ("housing", "as_published", "lasso: trivial mse", {}),
     ("housing", "as_published", "ridge: frozen, zero prompt mse", {}),

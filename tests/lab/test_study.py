@@ -49,6 +49,32 @@ def test_a_kept_network_has_the_error_that_the_file_says(name, start):
     torch.testing.assert_close(errors, torch.tensor(told["by_context"]), rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["small", "d5"])
+@pytest.mark.parametrize("start", SMALL.kept)
+def test_transformer_lens_opens_a_kept_network(name, start):
+    """It gives the network's own answers, and others where its hook silences a head."""
+    lens = pytest.importorskip("transformer_lens.model_bridge", reason="needs iceform[interp]")
+    network, plan = lab.load_network(FOLDER / name / start), EXPERIMENTS[name].plan
+    x, y, *_ = plan.prompts(0, 0, 8)
+    bridge = lens.TransformerBridge.boot_transformers(str(FOLDER / name / start))
+    whole = bridge.original_model
+    stock, prompt = getattr(whole, whole.base_model_prefix), network.prompt(x, y)
+
+    def silence(z, hook):
+        z = z.clone()
+        z.view(*z.shape[:2], plan.shape.heads, -1)[:, :, 0] = 0.0
+        return z
+
+    with torch.no_grad():
+        answers = network(x, y)
+        opened = network.read(stock(inputs_embeds=prompt).last_hidden_state)
+        with bridge.hooks(fwd_hooks=[("blocks.0.attn.hook_z", silence)]):
+            broken = network.read(stock(inputs_embeds=prompt).last_hidden_state)
+    torch.testing.assert_close(opened, answers, rtol=1e-4, atol=1e-4)
+    assert float((broken - answers).abs().max()) > 1e-2
+
+
 def test_the_kept_transplants_are_those_of_the_kept_networks(kept):
     networks = {start: lab.load_network(FOLDER / "small" / start) for start in SMALL.kept}
     networks["constructed dual"] = lab.compiled("dual", SMALL.plan.shape)

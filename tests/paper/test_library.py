@@ -100,6 +100,38 @@ def test_every_algorithm_is_within_its_certificate_on_one_digest(library, algori
         assert result.enclosure.error <= result.certificate.error
 
 
+@pytest.mark.parametrize("off", [1e-9, 1e-7, -1e-8])
+def test_errors_grow_where_the_loss_is_concave(off):
+    descent = DescentPrompts(lambda z: torch.sin(4 * z), steps=10, lr=1.0, eps=1e-6)
+    x, y = torch.ones(1, 1, dtype=F64), torch.tensor([off - math.pi / 4], dtype=F64)
+    result = PromptLibrary(1, 1, algorithms=[descent]).run(descent, x, y)
+    assert result.certificate.kind == "proven"
+    assert_within(result.value, descent.reference(x, y), result.certificate.error, f"{off:g}")
+
+
+@pytest.mark.parametrize("dtype", [F64, torch.float32])
+def test_patterns_of_signs_are_retrieved(dtype):
+    patterns = torch.tensor([[1.0, 1, 1, 1], [-1, 1, 1, -1], [1, -1, 1, 1]], dtype=dtype)
+    memory = HopfieldPrompts(beta=8.0, steps=3)
+    library = PromptLibrary(4, 3, algorithms=[memory], dtype=dtype)
+    for state in (patterns[0], torch.tensor([0.5, 0.4, 1.0, 0.2], dtype=dtype)):
+        result = library.run(memory, patterns, state)
+        exact = memory.reference(patterns, state)
+        assert_within(result.value, exact, result.certificate.error, str(dtype))
+
+
+def test_padding_takes_no_part_in_a_head_whose_logits_are_beyond_the_class():
+    ones = torch.full((30, 2), 0.85, dtype=F64)
+    head = HeadPrompts(-ones, ones, torch.ones(1, 2, dtype=F64))
+    library = PromptLibrary(2, 6, algorithms=[head, DescentPrompts("squared", 2, w_bound=6.0)])
+    x = torch.full((3, 2), 6.0, dtype=F64)
+    with pytest.raises(BoundError, match="scale the tokens"):
+        library.run(head, x)
+    target = head.target(x, None)
+    values, error = library.attend(target)
+    assert_within(values, target.exact(), error, "what padding takes away is in the bound")
+
+
 @pytest.mark.parametrize("dtype", [F64, torch.float32])
 @pytest.mark.parametrize("name", SMALL)
 def test_bounds_hold_in_balls(name, dtype):

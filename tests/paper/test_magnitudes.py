@@ -95,3 +95,33 @@ def test_samples_and_coefficients_of_different_sizes(seed):
         return
     for small in (False, True):
         holds(em, list(drawn(ON_SAMPLES, (x, y, w), dtype, seed, small=small)))
+
+
+AT_THE_BORDER = {
+    "split line": lambda b: ice.paper.TruncatedLinear(
+        -b, b, 2, dim=2, samples=3, bound=b, dtype=F32
+    ),
+    "split head": lambda b: ice.paper.SplitAttentionHead(2, 2, 2, 4, bound=b, dtype=F32),
+    "hopfield": lambda b: ice.paper.HopfieldMap(
+        torch.tanh, [0.5, 0.25], samples=3, bound=b, eps=None, dtype=F32
+    ),
+    "ridge": lambda b: ice.paper.RidgeRegression(
+        1.0, dim=2, samples=3, bound=b, radius=3.0, eps=None, dtype=F32
+    ),
+    "least squares": lambda b: ice.paper.LeastSquares(
+        condition=1.0, dim=1, samples=3, bound=b, radius=3.0, eps=None, dtype=F32
+    ),
+    **{
+        name: lambda b, make=make: make(bound=b, eps=None, dtype=F32)
+        for name, (make, _) in MAKERS.items()
+    },
+}
+
+
+@pytest.mark.parametrize("name", AT_THE_BORDER)
+def test_data_may_be_as_large_as_their_bound_where_float32_rounds_it_up(name):
+    bound = 0.6
+    assert float(torch.tensor(bound, dtype=F32)) > bound
+    em = AT_THE_BORDER[name](bound)
+    inputs = [torch.full(shape, bound, dtype=F32) for shape in em.shapes.values()]
+    assert em.certificate.verify(*inputs).holds

@@ -23,17 +23,34 @@ def at_most(value: float, form: str = ".3e") -> str:
     """The least decimal of that form which is not below ``value``.
 
     ``form`` is as for floats: ".3e" has three digits behind the point, ".3g" three in all.
+
+    Examples
+    --------
+    >>> at_most(1 / 3), at_most(1 / 3, ".3g")
+    ('3.334e-01', '0.334')
     """
     return _directed(value, form, ROUND_CEILING)
 
 
 def at_least(value: float, form: str = ".3e") -> str:
-    """The largest decimal of that form which is not above ``value``."""
+    """The largest decimal of that form which is not above ``value``.
+
+    Examples
+    --------
+    >>> at_least(2 / 3), at_least(2 / 3, ".3g")
+    ('6.666e-01', '0.666')
+    """
     return _directed(value, form, ROUND_FLOOR)
 
 
 def exactly(value: float, digits: int = 6) -> str:
-    """A float in so many digits where they give it back, else in as many as do."""
+    """A float in so many digits where they give it back, else in as many as do.
+
+    Examples
+    --------
+    >>> exactly(0.5), exactly(1 / 3)
+    ('0.5', '0.3333333333333333')
+    """
     short = f"{value:.{digits}g}"
     return short if float(short) == value or math.isnan(value) else repr(float(value))
 

@@ -36,18 +36,36 @@ _BIAS, _BITS = sys.float_info.max_exp - 1, sys.float_info.mant_dig - 1
 
 
 def exponent_of(x: Tensor) -> Tensor:
-    """The e with 2^(e-1) <= |x| < 2^e, int64; 0 for 0."""
+    """The e with 2^(e-1) <= |x| < 2^e, int64; 0 for 0.
+
+    Examples
+    --------
+    >>> exponent_of(torch.tensor([1.0, 0.75, 0.0]))
+    tensor([1, 0, 0])
+    """
     exponent: Tensor = torch.frexp(x).exponent.long()
     return exponent
 
 
 def power_of_two(exponent: Tensor) -> Tensor:
-    """2^e for whole numbers -1022 <= e <= 1023."""
+    """2^e for whole numbers -1022 <= e <= 1023.
+
+    Examples
+    --------
+    >>> power_of_two(torch.tensor([-1, 10]))
+    tensor([5.0000e-01, 1.0240e+03], dtype=torch.float64)
+    """
     return ((exponent + _BIAS) << _BITS).view(torch.float64)
 
 
 def times_power(x: Tensor, exponent: Tensor) -> Tensor:
-    """x 2^e for whole numbers |e| <= 2044, rounded where it underflows."""
+    """x 2^e for whole numbers |e| <= 2044, rounded where it underflows.
+
+    Examples
+    --------
+    >>> times_power(torch.tensor([3.0]).double(), torch.tensor([2]))
+    tensor([12.], dtype=torch.float64)
+    """
     first = exponent.clamp(-_BIAS + 1, _BIAS)
     return x * power_of_two(first) * power_of_two(exponent - first)
 

@@ -26,7 +26,15 @@ _LEAST = 2.0**-1018  # a few operations that underflow, each by less than the le
 
 @dataclass(frozen=True, eq=False)
 class Doubled:
-    """All numbers within ``off`` of ``mid``, entry by entry."""
+    """All numbers within ``off`` of ``mid``, entry by entry.
+
+    Examples
+    --------
+    >>> third = Doubled.exactly(torch.tensor([1.0])) * Doubled.exactly(torch.tensor([3.0]))
+    >>> low, high = third.ends()
+    >>> bool((low <= 3) & (3 <= high))
+    True
+    """
 
     mid: DoubleDouble
     off: Tensor
@@ -114,7 +122,17 @@ def _outward(off: Tensor) -> Tensor:
 
 
 def softmax_average(logits: Doubled, values: Doubled) -> Doubled:
-    """Rows of sum_j softmax(logits)_j values_j: (queries, n) and (n, m) make (queries, m)."""
+    """What attention reads: sum_j softmax(logits)_j values_j for every row of the logits.
+
+    Logits of shape (queries, n) and values of shape (n, m) give averages of shape (queries, m).
+
+    Examples
+    --------
+    >>> logits, values = torch.zeros(1, 2).double(), torch.tensor([[1.0], [3.0]]).double()
+    >>> low, high = softmax_average(Doubled.exactly(logits), Doubled.exactly(values)).ends()
+    >>> bool((low <= 2) & (2 <= high))
+    True
+    """
     top = Doubled.exactly(logits.mid.hi.amax(-1, keepdim=True))
     masses = (logits - top).exp()
     # An average is off by what masses are off by times how far values are from it, so values are

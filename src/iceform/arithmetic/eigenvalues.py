@@ -20,7 +20,14 @@ from iceform.arithmetic.units import UNIT
 
 
 def eigenvalues_of(matrix: Tensor) -> tuple[Tensor, float]:
-    """Eigenvalues of symmetric matrices (*batch, p, p), and what any of them may be off by."""
+    """Eigenvalues of symmetric matrices (*batch, p, p), and what any of them may be off by.
+
+    Examples
+    --------
+    >>> values, off = eigenvalues_of(torch.diag(torch.tensor([3.0, 1.0]).double()))
+    >>> values, off < 1e-12
+    (tensor([1., 3.], dtype=torch.float64), True)
+    """
     p = matrix.shape[-1]
     values, vectors = torch.linalg.eigh(matrix)
     eye = torch.eye(p, dtype=matrix.dtype, device=matrix.device)
@@ -35,7 +42,14 @@ def eigenvalues_of(matrix: Tensor) -> tuple[Tensor, float]:
 
 
 def gram_eigenvalues(x: Tensor) -> tuple[Tensor, float]:
-    """Eigenvalues of X'X/n for X (*batch, n, p), and what any of them may be off by."""
+    """Eigenvalues of X'X/n for X (*batch, n, p), and what any of them may be off by.
+
+    Examples
+    --------
+    >>> values, off = gram_eigenvalues(torch.tensor([[2.0], [0.0]]).double())
+    >>> values, off < 1e-12
+    (tensor([2.], dtype=torch.float64), True)
+    """
     x, n = x.detach().double(), x.shape[-2]
     gram = sum((part.mT @ part for part in x.split(tuning.EIGENVALUES_BLOCK, -2)), x.new_zeros(()))
     assert isinstance(gram, Tensor)

@@ -52,7 +52,22 @@ def above(exact: Fraction | float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Interval:
-    """Closed intervals, elementwise; unbounded where nothing is known."""
+    """Closed intervals, one for every entry; unbounded where nothing is known.
+
+    Every operation rounds outward: what it returns holds all values that it can take.
+
+    Attributes
+    ----------
+    low, high
+        The ends, float64.
+
+    Examples
+    --------
+    >>> z = Interval(torch.tensor([1.0]), torch.tensor([2.0]))
+    >>> square = z * z
+    >>> bool((square.low <= 1) & (4 <= square.high))
+    True
+    """
 
     low: Tensor
     high: Tensor

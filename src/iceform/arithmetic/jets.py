@@ -35,7 +35,22 @@ _ONE = Interval.of(1.0)
 
 @dataclass(frozen=True, eq=False)
 class Jet:
-    """Coefficients 0 .. n, shape (n + 1, cells); or (1, 1) for a constant."""
+    """A function on cells by its Taylor coefficients f, f', f''/2, ..., each an enclosure.
+
+    Attributes
+    ----------
+    series
+        Coefficients 0 .. n, shape (n + 1, cells); or (1, 1) for a constant.
+    constant
+        Whether the function is a constant.
+
+    Examples
+    --------
+    >>> cell = Interval(torch.tensor([0.0]).double(), torch.tensor([0.5]).double())
+    >>> slope = Jet.variable(cell, 1).sin().series[1]  # of the cosine on [0, 0.5]
+    >>> bool((slope.low <= 0.8776) & (1 <= slope.high))
+    True
+    """
 
     series: Interval
     constant: bool = False
@@ -61,7 +76,7 @@ class Jet:
 
     @property
     def count(self) -> int | None:
-        """N + 1; None of a constant, which has as many as are asked for."""
+        """How many coefficients: n + 1; None of a constant, which has as many as are asked for."""
         return None if self.constant else len(self.series)
 
     @property
@@ -190,7 +205,7 @@ class Jet:
         return self._chained(first, lambda h: rate if len(h) == 1 else h[-1])
 
     def log(self) -> Jet:
-        """Ln u, for u > 0."""
+        """The logarithm ln u, for u > 0."""
         return self._integrated(_logarithm(self.value, torch.log, 0.0), self._lower().reciprocal())
 
     def log1p(self) -> Jet:
@@ -241,7 +256,7 @@ class Jet:
         return self._integrated(first, self._lower().sigmoid())
 
     def logcosh(self) -> Jet:
-        """Ln cosh u = |u| + ln(1 + e^{-2|u|}) - ln 2."""
+        """The function ln cosh u = |u| + ln(1 + e^{-2|u|}) - ln 2."""
         size = self.value.absolute()
         first = Interval(_logcosh(size.low).low, _logcosh(size.high).high).clamped(low=0.0)
         return self._integrated(first, self._lower().tanh())

@@ -53,7 +53,23 @@ _FORMATS = (
 
 @dataclass(frozen=True)
 class Format:
-    """What the model needs to know of a dtype."""
+    """A floating-point format, as far as the rounding model needs to know it.
+
+    Attributes
+    ----------
+    dtype
+        Its name in torch.
+    u
+        The unit roundoff, half the distance from 1 to the next number.
+    normal, largest
+        The least normal number, and the largest finite one.
+
+    Examples
+    --------
+    >>> single = format_of(torch.float32)
+    >>> single.name, single.u == 2.0**-24, single.flushes
+    ('float32', True, True)
+    """
 
     dtype: torch.dtype
     u: float  # half the distance from 1 to the next number
@@ -92,7 +108,18 @@ class Format:
 
 
 def format_of(dtype: object) -> Format:
-    """The model's view of a dtype."""
+    """The format of a dtype of torch.
+
+    Raises
+    ------
+    DtypeError
+        If it is no floating-point dtype.
+
+    Examples
+    --------
+    >>> format_of(torch.float16).largest
+    65504.0
+    """
     if dtype not in _FORMATS:
         names = ", ".join(dtype_name(known) for known in _FORMATS)
         raise DtypeError(f"rounding is modelled for {names}, got {dtype!r}; convert to one of them")
@@ -102,21 +129,47 @@ def format_of(dtype: object) -> Format:
 
 
 def sum_steps(n: int) -> int:
-    """Steps of each term in a sum of n terms: any order, any adder of the module's docstring."""
+    """How many steps a term of a sum of n terms goes through at most.
+
+    That is for any order of additions, and for any adder of the module's docstring.
+
+    Examples
+    --------
+    >>> sum_steps(8)
+    12
+    """
     return n + 2 * math.ceil(n / _WIDTH)
 
 
 def fused_steps(present: Tensor, n: int) -> Tensor:
-    """Steps of each term where only ``present`` of n terms are not zero."""
+    """The same as :func:`sum_steps` where only ``present`` of the n terms are not zero.
+
+    Examples
+    --------
+    >>> fused_steps(torch.tensor([1, 8]), 8)
+    tensor([ 3, 12])
+    """
     return present + 2 * present.clamp(max=math.ceil(n / _WIDTH))
 
 
 def log_steps(unit: float) -> float:
-    """What one step may add to the logarithm of a factor: l = -log(1 - U)."""
+    """The most that one step adds to the logarithm of a factor: l = -log(1 - U).
+
+    Examples
+    --------
+    >>> round(log_steps(0.5), 4)
+    0.6931
+    """
     return math.inf if unit >= 1 else -math.log1p(-unit)
 
 
 def compounded(steps: float, unit: float) -> float:
-    """e^{kl} - 1: what a factor of k steps may be off by."""
+    """What a factor of k steps may be off by, relative to itself: e^{kl} - 1.
+
+    Examples
+    --------
+    >>> 12 * 2.0**-24 < compounded(12, 2.0**-24) < 12.001 * 2.0**-24
+    True
+    """
     exponent = steps * log_steps(unit)
     return math.expm1(exponent) if exponent < math.log(torch.finfo(torch.float64).max) else math.inf

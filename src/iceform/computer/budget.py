@@ -438,9 +438,11 @@ class _Errors:
     ) -> float:
         """A comparison of what is off by ``moved``, and so nearer to a tie than its gap.
 
-        The second look-up of one knows how far from 0 the first one is for certain.
+        The second look-up of one knows how far from 0 the first one is for certain; of an average
+        of such values, which may be as near to 0 as one likes, that says nothing.
         """
-        first = i.a[0].register if len(i.a) == 1 and not i.b else None
+        alone = len(i.a) == 1 and not i.b and i.a[0].how == "at"
+        first = i.a[0].register if alone else None
         known = self.sure.get(first) if first is not None and step.at == 0 else None
         apart = step.sharpness * ((step.gap - moved if known is None else known) - own.shift)
         apart *= 1 - _LOGITS

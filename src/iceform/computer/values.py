@@ -480,12 +480,30 @@ def _extreme(op: str, a: Any, b: Any) -> Value:
 
 
 def maximum(a: Any, b: Any) -> Value:
-    """The larger of two."""
+    """The larger of two values, component by component.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def positive(x, y):
+    ...     return ice.maximum(y, 0.0)
+    >>> positive([[0.0], [0.0]], [-1.0, 2.0])
+    tensor([0., 2.], dtype=torch.float64)
+    """
     return _extreme("maximum", a, b)
 
 
 def minimum(a: Any, b: Any) -> Value:
-    """The smaller of two."""
+    """The smaller of two values, component by component.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def capped(x, y):
+    ...     return ice.minimum(y, 1.0)
+    >>> capped([[0.0], [0.0]], [-1.0, 2.0])
+    tensor([-1.,  1.], dtype=torch.float64)
+    """
     return _extreme("minimum", a, b)
 
 
@@ -537,7 +555,16 @@ def clamp(value: Any, min: Any = None, max: Any = None) -> Value:
 
 
 def where(condition: Value, a: Any, b: Any) -> Value:
-    """``a`` where the condition holds, else ``b``."""
+    """``a`` where the condition holds, else ``b``.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def signs(x, y):
+    ...     return ice.where(y > 0, 1.0, -1.0)
+    >>> signs([[0.0], [0.0]], [3.0, -2.0])
+    tensor([ 1., -1.], dtype=torch.float64)
+    """
     if not isinstance(condition, Value):
         raise refuse(f"where asks for a comparison, got {type(condition).__name__}", source_line())
     chosen: Value = condition * (a - b) + b
@@ -615,7 +642,16 @@ def _variance(value: Any, dim: Any = None, *, correction: float = 1) -> Value:
 
 
 def soft_threshold(value: Value, threshold: Any = 0.5) -> Value:
-    """``value`` moved towards 0 by ``threshold``, and 0 where it is nearer than that."""
+    """``value`` moved towards 0 by ``threshold``, and 0 where it is nearer to 0 than that.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def shrunk(x, y):
+    ...     return ice.soft_threshold(y, 1.0)
+    >>> shrunk(torch.zeros(3, 1), [3.0, 0.5, -2.0])
+    tensor([ 2.,  0., -1.], dtype=torch.float64)
+    """
     return function("relu", value - threshold) - function("relu", -value - threshold)
 
 

@@ -71,6 +71,12 @@ class Curvature:
         What l' is computed by adding to or taking from, so that it rounds relative to that too.
     encloser
         Jets of l', where nothing else says how it rounds.
+
+    Examples
+    --------
+    >>> facts = loss_named("huber").facts
+    >>> facts.bounds, facts.kinks
+    ((0.0, 1.0), (-1.0, 1.0))
     """
 
     bend: Scalar
@@ -84,7 +90,7 @@ class Curvature:
 
     @classmethod
     def unknown(cls, derivative: ScalarFunction) -> Curvature:
-        """Of a derivative about which nothing else is known: l'' as autograd has it."""
+        """The facts of a derivative of which only what autograd computes is known."""
 
         def bend(z: Tensor) -> Tensor:
             known = derivative.derivatives(z, 1)
@@ -229,6 +235,14 @@ class Loss:
     raised
         Another loss and what l' is above its derivative everywhere, so that one table serves both;
         None where there is none.
+
+    Examples
+    --------
+    >>> huber = Loss.of("huber")
+    >>> huber.kind, huber.derivative(torch.tensor([0.5, 3.0]))
+    ('residual', tensor([0.5000, 1.0000]))
+    >>> Loss.of(lambda z: z**3).curvature_on(-1.0, 1.0)[0]  # l'' = 3 z^2 is at least 0
+    0.0
     """
 
     name: str | None
@@ -277,7 +291,7 @@ class Loss:
 
     @cached_property
     def curvature(self) -> Curvature:
-        """The facts; of a loss that comes without, no more than l'' where autograd has it."""
+        """The stated facts; where none are stated, l'' as autograd computes it."""
         return Curvature.unknown(self.derivative) if self.facts is None else self.facts
 
     @property
@@ -346,9 +360,15 @@ def _within(loss: Loss, reach: float) -> Curvature:
 
 
 def vouched(loss: Loss) -> Loss:
-    """The library's word for the facts of a loss it makes: its tests prove them.
+    """The same loss with its facts marked as the library's own, which proofs may use.
 
     It is for this object alone: a loss in which anything is replaced is another one.
+
+    Examples
+    --------
+    >>> own = Loss(None, "residual", ScalarFunction(torch.tanh, "tanh"), loss_named("huber").facts)
+    >>> own.known is None, vouched(own).known is own.facts
+    (True, True)
     """
     object.__setattr__(loss, "_vouched", True)
     return loss
@@ -374,7 +394,13 @@ def register(name: str) -> Callable[[Maker], Maker]:
 
 
 def loss_named(name: str, **parameters: float) -> Loss:
-    """A loss of the library: ``loss_named("huber", delta=1.35)``."""
+    """A loss of the library by its name, one of ``LOSSES``, and its parameters.
+
+    Examples
+    --------
+    >>> loss_named("huber", delta=1.35).derivative(torch.tensor([3.0]))
+    tensor([1.3500])
+    """
     if name not in LOSSES:
         raise ProgramError(f"no loss is called {name!r}; the library has {', '.join(LOSSES)}")
     known = inspect.signature(LOSSES[name]).parameters
@@ -442,7 +468,7 @@ _WIDTH = 0.25  # of a rounded corner, unless one is given
 
 
 def _sech_squared(u: Tensor) -> Tensor:
-    """As a product: 1 - tanh^2 would round relative to 1, however small it is."""
+    """The square of sech as a product: 1 - tanh^2 would round relative to 1."""
     return 4 * torch.sigmoid(2 * u) * torch.sigmoid(-2 * u)
 
 

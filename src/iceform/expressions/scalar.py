@@ -35,7 +35,7 @@ _AGREE = 2.0**-20  # of the largest value there: far more than rounding, less th
 
 @dataclass(frozen=True, eq=False)
 class Vouched:
-    """What the library itself says of a callable that it made: an encloser, or facts."""
+    """Facts or an encloser that the library itself states for a callable: proofs use them."""
 
     call: Scalar
     says: Callable[..., Any]
@@ -45,7 +45,7 @@ class Vouched:
 
 
 def lost(z: Tensor) -> Tensor:
-    """In the place of a user's function that a file does not hold."""
+    """Stand in for a user's function, which files do not hold: a call raises."""
     raise ProgramError(
         "this emulator was loaded without its function, which files do not hold; "
         "pass it as load(path, f=...)"
@@ -75,6 +75,13 @@ class ScalarFunction:
         is traced; what cannot be traced cannot be enclosed, and is only estimated.
     estimate
         Whether ``eps`` may rest on an estimate where the function cannot be enclosed.
+
+    Examples
+    --------
+    >>> f = ScalarFunction(torch.tanh, "tanh")
+    >>> low, high = f.slopes(-1.0, 1.0)  # bounds of its derivative, proven
+    >>> low <= 0.42 and 1.0 <= high
+    True
     """
 
     call: Scalar
@@ -140,7 +147,7 @@ class ScalarFunction:
         return self.call is lost
 
     def _is_line(self, slope: float, intercept: float) -> bool:
-        """Exactly, of a function that is followed; of what an encloser computes, to rounding."""
+        """Whether it is this line: exactly if it was traced, to rounding if it has an encloser."""
         if self._enclosing is None:
             line = None if isinstance(self._followed, str) else polynomial(self._followed)
             return line is not None and (*line, 0, 0)[:2] == (intercept, slope) and len(line) <= 2
@@ -202,7 +209,7 @@ class ScalarFunction:
         return jets(self._followed, cells, order)
 
     def doubled(self, z: Doubled) -> Doubled:
-        """Of balls: to the last digits of float64, or of pairs where the function is a line.
+        """The values on balls: to float64, or to pairs of float64 where the function is a line.
 
         Raises
         ------
@@ -219,7 +226,7 @@ class ScalarFunction:
         )
 
     def balls(self, z: Any) -> Any:
-        """Of a ball, or of an array of them: an enclosure of the values of the function.
+        """An enclosure of the function's values on a ball, or on an array of balls.
 
         Raises
         ------
@@ -339,10 +346,20 @@ _JUMP = 7  # looks in a row at which a discontinuity must go on growing
 
 
 def find_kinks(f: ScalarFunction, low: float, high: float) -> tuple[float, ...]:
-    """Places in ``(low, high)`` where the derivative of ``f`` jumps.
+    """Places strictly between ``low`` and ``high`` where the derivative of ``f`` jumps.
 
-    Raises ``ProgramError`` at a jump of f itself: attention weights are continuous in z, so no
-    prompt emulates a discontinuous function in the sup norm.
+    They are looked for on a mesh, so none is promised.
+
+    Raises
+    ------
+    ProgramError
+        At a jump of f itself: attention weights are continuous in z, so no prompt comes close to a
+        function that jumps. Also where there are too many kinks.
+
+    Examples
+    --------
+    >>> find_kinks(ScalarFunction(lambda z: (z - 0.25).abs(), "|z - 1/4|"), -1.0, 1.0)
+    (0.25,)
     """
     step = (high - low) / tuning.MESH
     z = low + step * (torch.arange(1, tuning.MESH, dtype=torch.float64) + 0.5)

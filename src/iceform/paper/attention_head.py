@@ -74,6 +74,13 @@ class AttentionHead(RowEmulator):
         A fixed number of grid tokens instead of as many as eps needs.
     dtype, backend
         What the certificate is for.
+
+    Examples
+    --------
+    >>> em = AttentionHead(dim=2, head_dim=1, value_dim=1, tokens=3, eps=1e-6)
+    >>> x, w = torch.ones(3, 2).double(), torch.tensor([[0.5, 0.25]]).double()
+    >>> em(x, w, w, w).flatten().round(decimals=5).tolist()  # equal tokens are averaged
+    [0.75, 0.75, 0.75]
     """
 
     held_apart = frozenset({"interpolant", "grid_tokens"})

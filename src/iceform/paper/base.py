@@ -138,6 +138,12 @@ class Plan:
         What a fused pass takes beside its inputs and outputs.
     literal_flops, fused_flops
         Multiplications and additions of one pass.
+
+    Examples
+    --------
+    >>> plan = LinearLayer(2, 3, eps=1e-6).plan
+    >>> plan.layers, plan.heads
+    (1, 3)
     """
 
     grid_tokens: int
@@ -169,7 +175,7 @@ class Plan:
         at_once: int = 1,
         products: int = 0,
     ) -> Plan:
-        """What layers of attention come to, on a prompt of so many tokens and features.
+        """The sizes of a network from those of its layers and of its prompt.
 
         ``looked`` counts the values of a table that a fused pass weighs, ``products`` what it
         multiplies beside; None where it multiplies the matrices. ``more`` counts weights that are
@@ -215,6 +221,12 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
         The look-up table that the prompt carries.
     dtype, backend, regime, eps
         As asked for.
+
+    Examples
+    --------
+    >>> em = LinearLayer(2, 1, eps=1e-6)  # any construction is one
+    >>> isinstance(em, Emulator), em.certificate.error <= 1e-6, len(em.digest)
+    (True, True, 64)
     """
 
     kinds: ClassVar[dict[str, type[Emulator]]] = {}
@@ -256,12 +268,12 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
     @property
     @abstractmethod
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The inputs by name, each with its shape beside the axes of a batch."""
+        """The shape of each input by its name, batch axes left out."""
 
     @property
     @abstractmethod
     def answer(self) -> tuple[int, ...]:
-        """The shape of the answer beside the axes of a batch."""
+        """The shape of the answer, batch axes left out."""
 
     @abstractmethod
     def _check_values(self, *inputs: Tensor) -> None:
@@ -348,7 +360,7 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
 
     @full_precision
     def through(self, backend: Backend, *inputs: Tensor) -> Tensor:
-        """As calling it, by a backend that is bound already: for whoever makes several passes.
+        """Run with a backend that :meth:`bind` returned, for callers that make several passes.
 
         Refused where the weights are no longer those that it was bound to.
         """
@@ -480,7 +492,7 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
         return self
 
     def _look_up_steps(self, error: float, rounding: float, it: Interpolant) -> Iterable[Step]:
-        """How a look-up's error comes about: the largest of several tables on the same keys."""
+        """The steps that derive a look-up's error, the largest of several tables' on the same keys."""
         yield Step("h", "grid spacing", it.grid.spacing, f"{it.tokens} tokens, {it.regime} regime")
         yield Step("c", "sharpness beta h^2", it.sharpness, "temperature in units of the grid")
         yield Step("sup|A-f|", "look-up against f on its range", error, _PROOFS[it.regime])
@@ -495,7 +507,7 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
         *rests_on: Interpolant | Certificate,
         assumed: tuple[str, ...] = (),
     ) -> Certificate:
-        """What ``terms`` add up to: no better proven than what it rests on, or than assumptions."""
+        """The certificate whose error is the sum of ``terms``, of the weakest kind it rests on."""
         found = dict.fromkeys(a for part in rests_on for a in part.assumptions)
         kinds = [part.kind for part in rests_on] + ["estimated"] * bool(assumed)
         return Certificate.total(
@@ -578,7 +590,7 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
 
     @classmethod
     def _tabled(cls, f: Any, it: Interpolant) -> Any:
-        """What a table holds of a function that is given to load."""
+        """The function whose values a saved table holds, from what is passed to ``load``."""
         return f
 
     def _config(self) -> dict[str, Any]:
@@ -610,7 +622,7 @@ def distance(
 
 
 def _noted(construct: Callable[..., None]) -> Callable[..., None]:
-    """The same constructor, which keeps what the outermost one was called with, for files."""
+    """Wrap a constructor so that it notes its arguments, which files need."""
     signature = inspect.signature(construct)
 
     @wraps(construct)
@@ -633,7 +645,7 @@ def _by_name(bound: inspect.BoundArguments, made: Emulator) -> dict[str, Any]:
 
 
 def _derivative(f: Any) -> Any:
-    """What is looked up of a loss; a function is itself."""
+    """The function that is looked up: the derivative of a loss, or the function itself."""
     return f.derivative if isinstance(f, Loss) else f
 
 

@@ -76,6 +76,12 @@ class CompactStep(GradientStep):
         As for :class:`GradientStep`; the loss must be one of residuals.
     eps
         The error to certify; None takes the best the dtype can do.
+
+    Examples
+    --------
+    >>> em = CompactStep(torch.tanh, 0.1, dim=2, samples=40, eps=1e-3)
+    >>> em.plan.tokens == em.layout.tokens + 2 * 40 + 2
+    True
     """
 
     def __init__(
@@ -294,7 +300,7 @@ class CompactStep(GradientStep):
     def _by_the_same_keys(
         self, loss: Loss, asked: dict[str, Any], make: Callable[..., Self]
     ) -> tuple[Self | None, float]:
-        """Never: both signs have tables of their own."""
+        """None: the keys are not reused, since each sign has a table of its own."""
         return None, math.inf
 
     @classmethod

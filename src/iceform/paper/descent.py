@@ -76,6 +76,13 @@ class GradientDescent(Emulator):
         are in its prompt; momentum and shrinkage, which multiply the stream, in its weights.
     eps
         The error to certify for the last iterate; None accepts what comes out.
+
+    Examples
+    --------
+    >>> em = GradientDescent("squared", 3, 0.5, dim=1, samples=1, w_bound=2.0)
+    >>> x, y = torch.tensor([[1.0]]).double(), torch.tensor([1.0]).double()
+    >>> em.trajectory(x, y, torch.zeros(1).double()).flatten().round(decimals=5).tolist()
+    [0.0, 0.5, 0.75, 0.875]
     """
 
     def __init__(
@@ -174,7 +181,7 @@ class GradientDescent(Emulator):
         return (min(0.0, low) * most + self.l2, max(high, 0.0) * most + self.l2), assumed
 
     def _slopes(self, domain: Domain) -> tuple[float, float, tuple[str, ...]]:
-        """Inf and sup of l'' and what that takes for granted; 0 of a function that a file lost."""
+        """The range of l'' and what it takes for granted; 0 for a function that a file lost."""
         if self.loss.lost:
             return 0.0, 0.0, ()
         return self.loss.curvature_on(*domain.residuals)
@@ -189,7 +196,7 @@ class GradientDescent(Emulator):
 
     @property
     def _held(self) -> tuple[float, float]:
-        """What a given range of eigenvalues is checked for: a little more than that."""
+        """The range of eigenvalues that data are held to: the given one and a little more."""
         (alpha, top), slack = self.hessian, self._asked["hessian"] is not None
         return alpha - slack * EIGENVALUE_SLACK * top, top * (1 + slack * EIGENVALUE_SLACK)
 
@@ -372,13 +379,13 @@ class GradientDescent(Emulator):
 
     @property
     def layout(self) -> LookUpLayout:
-        """A step's; the unrolled network reads all samples from one prompt."""
+        """The layout of a step; the unrolled network reads all samples from one prompt."""
         one = self.step.layout
         return replace(one, samples=self.domain.samples) if self.unrolled else one
 
     @property
     def features(self) -> Features:
-        """A prompt's; the unrolled network keeps more beside them."""
+        """The features of a prompt; that of the unrolled network has more."""
         return Features(self.layout.raw.sizes + self._more)
 
     @property
@@ -437,7 +444,7 @@ class GradientDescent(Emulator):
 
     @property
     def design(self) -> Design:
-        """A step's head for every layer; of the look-up layer's logit, and values of its own."""
+        """One head for every layer: the logit of the look-up layer and the moves of its step."""
         if not self.unrolled:
             return self.layout.design
         ((look,),) = self.layout.design.layers
@@ -449,7 +456,7 @@ class GradientDescent(Emulator):
         return list(zip(self.schedule.steps, self.schedule.momenta, strict=True))
 
     def _embedding(self, embed: Embed) -> Embed:
-        """The look-up layer's, with what stands beside it carried along."""
+        """The look-up layer's embedding, which carries the further features along."""
         more = sum(size for _, size in self._more)
         features = torch.zeros(self._wide.total, self.features.total, dtype=torch.float64)
         raw, wide = self.layout.raw.total, self.layout.features.total
@@ -490,7 +497,7 @@ class GradientDescent(Emulator):
 
     @property
     def plan(self) -> Plan:
-        """A step's sizes; an unrolled network holds a layer for every different step."""
+        """The sizes of a step; an unrolled network holds a layer for every different one."""
         one = self.step.plan
         if not self.unrolled:
             return one
@@ -531,7 +538,7 @@ class GradientDescent(Emulator):
 
 
 def backend_for(backend: str, unrolled: bool) -> str:
-    """What runs a loop's layer, or the unrolled network: that literally, unless asked otherwise."""
+    """The backend to use: literal for the unrolled network, unless another is asked for."""
     return "literal" if unrolled and backend == "auto" else backend
 
 

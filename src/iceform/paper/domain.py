@@ -51,6 +51,12 @@ class Domain:
         Whether y enters the residual (it does not for margins and generalised linear models).
     z_range
         A narrower range of z = w.x - y, checked on every input.
+
+    Examples
+    --------
+    >>> domain = Domain.of(2, 3, bound=1.0)
+    >>> domain.residuals  # of z = w.x - y, where |w.x| <= 2 and |y| <= 1
+    (-3.0, 3.0)
     """
 
     dim: int
@@ -86,7 +92,7 @@ class Domain:
         check_size("samples", samples)
 
         def held(name: str, value: float, *, zero: bool = False) -> float:
-            return _as_held(check_positive(name, value, zero=zero), dtype)
+            return check_positive(name, value, zero=zero, dtype=dtype)
 
         x = held("bound", bound)
         y = x if y_bound is None else held("y_bound", y_bound, zero=True)
@@ -129,7 +135,7 @@ class Domain:
         return out | {n: getattr(self, k) for k, n in names.items() if self._narrows(k)}
 
     def watch(self, backend: str = "fused") -> SampleMaxima:
-        """What a pass shows its samples to, for :meth:`check_data` to ask afterwards."""
+        """A recorder that a pass shows its samples to; :meth:`sizes` reads it afterwards."""
         return SampleMaxima(self.x_norm if self._narrows("x_norm") else None, backend)
 
     def check_data(self, x: Tensor, y: Tensor) -> None:
@@ -154,7 +160,7 @@ class Domain:
                 check_largest(name, size, getattr(self, limit), fix)
 
     def sizes(self, x: Tensor, y: Tensor, w: Tensor, seen: SampleMaxima | None = None) -> Tensor:
-        """What :meth:`check_inputs` asks for; no GPU is waited for."""
+        """The sizes that :meth:`check_inputs` compares, computed without waiting for a GPU."""
         if seen is not None and seen.whole is not None:
             return seen.whole
         return torch.cat([self._sizes_of_data(x, y, seen), self._sizes_of_coefficients(w)])
@@ -195,8 +201,3 @@ class Domain:
                 f"z = w.x - y reaches [{least:.6g}, {most:.6g}], the certificate holds on "
                 f"[{exactly(low)}, {exactly(high)}]; widen z_range="
             )
-
-
-def _as_held(bound: float, dtype: torch.dtype) -> float:
-    """The bound, or the number next to it that stands for it in ``dtype`` where that is larger."""
-    return max(bound, float(torch.tensor(bound, dtype=dtype)))

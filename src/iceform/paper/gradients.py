@@ -50,6 +50,14 @@ class SampleGradients(ResidualEmulator):
         an estimate where f cannot be enclosed.
     room
         Grid tokens that the weights have room for: all functions whose tables fit share them.
+
+    Examples
+    --------
+    >>> X = torch.tensor([[1.0, 0.5], [-0.5, 1.0], [0.25, -1.0]]).double()
+    >>> y, w = torch.zeros(3).double(), torch.tensor([0.5, -0.25]).double()
+    >>> em = SampleGradients("squared", dim=2, samples=3)
+    >>> em(X, y, w).shape, em.certificate.kind
+    (torch.Size([3, 2]), 'proven')
     """
 
     @property
@@ -96,6 +104,15 @@ class ResidualMap(SampleGradients):
         Continuous and elementwise.
     dim, samples, bound, eps, regime, dtype, backend
         As for :class:`SampleGradients`.
+
+    Examples
+    --------
+    >>> X = torch.tensor([[1.0, 0.5], [-0.5, 1.0], [0.25, -1.0]]).double()
+    >>> y, w = torch.zeros(3).double(), torch.tensor([0.5, -0.25]).double()
+    >>> em = ResidualMap(torch.tanh, dim=2, samples=3, eps=1e-6)
+    >>> off = em(X, y, w) - torch.tanh(X @ w - y)[:, None] * X
+    >>> bool(off.abs().max() <= em.certificate.error <= 1e-6)
+    True
     """
 
     def __init__(
@@ -122,6 +139,13 @@ class GradientStep(ResidualEmulator):
         lambda of the penalty (lambda/2) ||w||^2.
     dim, samples, bound, eps, regime, dtype, backend, options
         As for :class:`SampleGradients`.
+
+    Examples
+    --------
+    >>> em = GradientStep("squared", lr=0.1, dim=1, samples=1, bound=2.0)
+    >>> x, y, w = torch.tensor([[1.0]]).double(), torch.tensor([0.5]).double(), torch.tensor([2.0])
+    >>> round(float(em(x, y, w.double())), 5)  # 2 - 0.1 (2 - 0.5)
+    1.85
     """
 
     def __init__(

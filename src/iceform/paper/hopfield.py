@@ -105,7 +105,7 @@ class HopfieldMap(Emulator):
         self.register_buffer("a", line.to(dtype))
         self.b, self.dim = float(b), line.numel()
         self.samples = check_size("samples", samples)
-        self.bound = check_positive("bound", bound)
+        self.bound = check_positive("bound", bound, dtype=dtype)
         self.regime = check_choice("regime", regime, ("spectral", "hard"))
         self._read_out = None if vector else 0
         self._terms = float(line.abs().sum()) * self.bound + abs(self.b)
@@ -305,7 +305,7 @@ def _column(f: ScalarFunction, keys: Interpolant) -> Interpolant:
 
 
 def _guarded(it: Interpolant, eps: float | None) -> Interpolant | None:
-    """The keys with as many tokens beyond the ends as carry a line there to ``eps`` of a cell."""
+    """The same keys with enough guards to carry a line to ``eps`` of a cell; None if they have."""
     grid, unit = it.grid, unit_roundoff(torch.float64)
     if it.regime == "hard" or not isinstance(grid, Grid):
         return None
@@ -350,7 +350,7 @@ def _memory(layout: LookUpLayout, dtype: torch.dtype) -> FrozenNetwork:
 
 
 class StoredTable(ResidualEmulator):
-    """What is looked up in a Hopfield layer instead of an attention head."""
+    """A construction whose table is read by a Hopfield layer instead of an attention head."""
 
     def _build_network(self) -> FrozenNetwork:
         return _memory(self.layout, self.dtype)
@@ -370,6 +370,12 @@ class HopfieldResidual(StoredTable, ResidualMap):
     """f(w.x_i - y_i) x_i by one Hopfield layer (thrm:hopfield_sim_f, corrected).
 
     As :class:`ResidualMap`; the grid tokens are the stored patterns and the queries the states.
+
+    Examples
+    --------
+    >>> em = HopfieldResidual(torch.tanh, dim=1, samples=2, eps=1e-6)
+    >>> em.design.layers[0][0].role
+    'retrieval'
     """
 
 
@@ -378,6 +384,13 @@ class HopfieldStep(StoredTable, GradientStep):
 
     As :class:`GradientStep`. The value rows carry w, which the paper leaves out of Y: without it
     the layer can return a gradient but no step.
+
+    Examples
+    --------
+    >>> em = HopfieldStep("squared", 0.1, dim=1, samples=1, bound=2.0)
+    >>> x, y, w = torch.tensor([[1.0]]).double(), torch.tensor([0.5]).double(), torch.tensor([2.0])
+    >>> round(float(em(x, y, w.double())), 5)
+    1.85
     """
 
 

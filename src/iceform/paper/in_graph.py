@@ -92,7 +92,7 @@ def _(place: int, inputs: Sequence[Tensor]) -> Tensor:
 
 @contextmanager
 def _recording() -> Iterator[None]:
-    """As outside of an operation, where autograd is not passed by."""
+    """Let autograd record inside a custom operation, where it is switched off."""
     passed = torch._C._dispatch_tls_local_exclude_set() & torch._C._after_autograd_keyset
     within = torch._C._dispatch_tls_local_include_set()
     with torch._C._ForceDispatchKeyGuard(within, passed), torch.enable_grad():

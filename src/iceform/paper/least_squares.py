@@ -30,7 +30,7 @@ from iceform.paper.domain import Domain
 from iceform.paper.schedules import EIGENVALUE_SLACK, Schedule, steps_needed
 from iceform.run import Backend
 from iceform.tables import Interpolant
-from iceform.validation import check_positive, check_size, untraced
+from iceform.validation import check_dtype, check_positive, check_size, untraced
 
 _SETTLED = 1e-6  # what a solution may be longer than the radius
 
@@ -69,6 +69,13 @@ class RidgeRegression(Emulator):
         The sup-norm error to certify: distance to the exact solution, convergence included.
     tokens
         A fixed number of grid tokens per sample instead of as many as eps needs.
+
+    Examples
+    --------
+    >>> em = RidgeRegression(1.0, dim=1, samples=2)
+    >>> x, y = torch.tensor([[1.0], [0.0]]).double(), torch.tensor([0.5, 0.0]).double()
+    >>> round(float(em(x, y)), 5)  # 0.5 / (1 + 1)
+    0.25
     """
 
     def __init__(
@@ -93,7 +100,7 @@ class RidgeRegression(Emulator):
         super().__init__(eps=eps, dtype=dtype, backend=backend_for(backend, unrolled))
         self.alpha = check_positive("alpha", alpha, zero=True)
         self.radius = check_positive("radius", radius)
-        norm = Domain.of(dim, samples, bound, x_norm=x_norm).x_norm
+        norm = Domain.of(dim, samples, bound, x_norm=x_norm, dtype=dtype).x_norm
         l2 = self.alpha / samples
         self.eigenvalues = self._range(norm**2 if largest is None else largest, smallest)
         # Data are checked to have eigenvalues in this range, which is a little more.
@@ -278,6 +285,13 @@ class LeastSquares(RidgeRegression):
         Bound of the largest one; the worst case by default.
     dim, samples, bound, radius, steps, schedule, eps, regime, dtype, backend
         As for :class:`RidgeRegression`.
+
+    Examples
+    --------
+    >>> em = LeastSquares(dim=1, samples=2, condition=4.0, radius=2.0)
+    >>> x, y = torch.tensor([[1.0], [0.5]]).double(), torch.tensor([0.5, 1.0]).double()
+    >>> round(float(em(x, y)), 5)  # (0.5 + 0.5) / (1 + 0.25)
+    0.8
     """
 
     def __init__(
@@ -295,7 +309,8 @@ class LeastSquares(RidgeRegression):
             math.isfinite(condition) and condition >= 1
         ):
             raise BoundError(f"condition must be at least 1 and finite, got {condition!r}")
-        norm = Domain.of(dim, samples, bound, x_norm=x_norm).x_norm
+        dtype = check_dtype(options.get("dtype", torch.float64))
+        norm = Domain.of(dim, samples, bound, x_norm=x_norm, dtype=dtype).x_norm
         top = norm**2 if largest is None else check_positive("largest", largest)
         super().__init__(
             0.0,

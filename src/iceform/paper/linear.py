@@ -38,6 +38,13 @@ class LinearLayer(RowEmulator):
         A fixed number of grid tokens instead of as many as eps needs.
     eps, regime, encoding, dtype, backend
         As for :class:`AttentionHead`.
+
+    Examples
+    --------
+    >>> em = LinearLayer(2, 1, samples=1)
+    >>> x, theta = torch.tensor([[0.5, 1.0]]).double(), torch.tensor([[1.0, -0.25]]).double()
+    >>> round(float(em(x, theta)), 5)
+    0.25
     """
 
     def __init__(

@@ -63,6 +63,14 @@ class MLP(InGraph):
         The sup-norm error to certify; None takes the best the dtype can do.
     dtype, backend
         What the certificate is for.
+
+    Examples
+    --------
+    >>> net = MLP([1, 1, 1], torch.tanh, eps=1e-3)
+    >>> one, half, none = torch.ones(1, 1).double(), torch.tensor([[0.5]]).double(), torch.zeros(1)
+    >>> out = net(one, half, none.double(), one, none.double())  # tanh(0.5 x) at x = 1
+    >>> abs(float(out) - 0.46212) <= 1e-3
+    True
     """
 
     def __init__(
@@ -83,7 +91,7 @@ class MLP(InGraph):
             raise ShapeError(f"an MLP needs at least two sizes, got {tuple(sizes)}")
         self.sizes = tuple(check_size("sizes", s) for s in sizes)
         self.activation, self.dtype, self.eps = activation, dtype, eps
-        self.weight_bound = check_positive("weight_bound", weight_bound)
+        self.weight_bound = check_positive("weight_bound", weight_bound, dtype=dtype)
         if reach is not None and len(reach) != len(sizes) - 1:
             raise ShapeError(
                 f"reach needs {len(sizes) - 1} bounds, one per layer, got {len(reach)}"

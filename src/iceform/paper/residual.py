@@ -49,7 +49,13 @@ _MANY = 1 << 16  # samples whose first pass should not wait for the network
 
 
 def room_for(tokens: int) -> int:
-    """Grid tokens of a block: a power of two, so that functions of a class share weights."""
+    """Grid tokens of a block: a power of two, so that functions of a class share weights.
+
+    Examples
+    --------
+    >>> room_for(20), room_for(33)
+    (32, 64)
+    """
     return max(_FEWEST_TOKENS, 1 << (tokens - 1).bit_length())
 
 
@@ -66,7 +72,20 @@ def check_logits(it: Interpolant, terms: float) -> float:
 
 @dataclass(frozen=True)
 class Rates:
-    """How a sample's value row is scaled: gain (v_k x_i - offset_i) + shrink w."""
+    """How a sample's value row is scaled: gain (v_k x_i - offset_i) + shrink w.
+
+    Attributes
+    ----------
+    gain
+        The step size eta.
+    shrink
+        eta times the penalty lambda.
+
+    Examples
+    --------
+    >>> Rates(gain=0.1, shrink=0.1 * 0.5)  # a step of 0.1 with a penalty of 0.5
+    Rates(gain=0.1, shrink=0.05)
+    """
 
     gain: float = 1.0
     shrink: float = 0.0
@@ -98,7 +117,13 @@ class ResidualOptions(TypedDict, total=False):
 
 
 class ResidualEmulator(Emulator):
-    """What every construction on residuals shares: tokens, margin, keys and the certificate."""
+    """What every construction on residuals shares: tokens, margin, keys and the certificate.
+
+    Examples
+    --------
+    >>> issubclass(GradientStep, ResidualEmulator)
+    True
+    """
 
     def __init__(
         self,
@@ -378,7 +403,14 @@ _PROMPTS_HELD = 64  # by a literal pass, at most
 
 
 def plan_look_ups(layout: LookUpLayout, samples: int, grid: int, dtype: torch.dtype) -> Plan:
-    """Sizes of a network of look-ups and of its prompts."""
+    """Sizes of a network of look-ups and of its prompts.
+
+    Examples
+    --------
+    >>> step = GradientStep("squared", dim=2, samples=20)
+    >>> plan_look_ups(step.layout, 20, step.interpolant.tokens, torch.float64) == step.plan
+    True
+    """
     layer = LayerSizes(
         tokens=layout.count,
         features=layout.features.total,

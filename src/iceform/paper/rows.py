@@ -317,10 +317,10 @@ class RowEmulator(Emulator):
         self.dim, self.samples = check_size("dim", dim), check_size("samples", samples)
         self.regime = check_choice("regime", regime, ("spectral", "hard"))
         self.encoding = check_choice("encoding", encoding, ("rows", "embedding"))
-        self.bound = check_positive("bound", bound)
-        self.weight_bound = (
-            self.bound if weight_bound is None else check_positive("weight_bound", weight_bound)
-        )
+        self.bound = check_positive("bound", bound, dtype=dtype)
+        self.weight_bound = self.bound
+        if weight_bound is not None:
+            self.weight_bound = check_positive("weight_bound", weight_bound, dtype=dtype)
         worst = self.dim * self.bound * self.weight_bound
         self.given_reach = None if reach is None else check_positive("reach", reach)
         self.reach = worst if self.given_reach is None else min(worst, self.given_reach)

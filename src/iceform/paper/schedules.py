@@ -26,7 +26,22 @@ _NARROWEST = 2.0**-4  # of the largest: a range of eigenvalues that slopes are b
 
 @dataclass(frozen=True)
 class Schedule:
-    """Step sizes eta_t and momenta mu_t of ``u_{t+1} = w_{t+1} + mu_t (w_{t+1} - w_t)``."""
+    """Step sizes eta_t and momenta mu_t of ``u_{t+1} = w_{t+1} + mu_t (w_{t+1} - w_t)``.
+
+    Make one with :meth:`of`.
+
+    Attributes
+    ----------
+    name
+        "constant", "chebyshev" or "nesterov".
+    steps, momenta
+        One of each for every step.
+
+    Examples
+    --------
+    >>> [round(eta, 4) for eta in Schedule.of("chebyshev", 2, None, (1.0, 3.0)).steps]
+    [0.3694, 0.7735]
+    """
 
     name: str
     steps: tuple[float, ...]
@@ -137,6 +152,11 @@ def chebyshev_steps(alpha: float, top: float, count: int) -> tuple[float, ...]:
 
     In Leja order the partial products of |1 - eta_j lambda|, and with them iterates and errors on
     the way, grow by about kappa/4 at most; in the points' own order they overflow.
+
+    Examples
+    --------
+    >>> [round(eta, 4) for eta in chebyshev_steps(1.0, 3.0, 1)]
+    [0.5]
     """
     if not 0 < alpha <= top:
         raise BoundError(f"eigenvalues must satisfy 0 < alpha <= L, got ({alpha}, {top})")
@@ -160,7 +180,22 @@ def _leja(points: list[float]) -> list[float]:
 
 
 def steps_needed(name: str, alpha: float, top: float, reduction: float) -> int:
-    """The least number of steps that shrinks the starting error by ``reduction``."""
+    """The least number of steps that shrinks the starting error by a factor ``reduction``.
+
+    Parameters
+    ----------
+    name
+        The schedule.
+    alpha, top
+        The least and the largest eigenvalue of the Hessian.
+    reduction
+        Below 1; for 1 and above, one step.
+
+    Examples
+    --------
+    >>> steps_needed("constant", 1.0, 50.0, 1e-6), steps_needed("chebyshev", 1.0, 50.0, 1e-6)
+    (346, 51)
+    """
     check_choice("schedule", name, SCHEDULES)
     if reduction >= 1:
         return 1

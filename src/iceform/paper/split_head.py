@@ -51,6 +51,12 @@ class SplitAttentionHead(AttentionHead):
         c, in units of the grid; at least 2.
     eps
         The error to certify over the whole domain; None (default) takes what the sizes give.
+
+    Examples
+    --------
+    >>> em = SplitAttentionHead(2, 1, 1, tokens=4, split=8)
+    >>> em.plan.tokens, em.plan.heads  # no more tokens than the target's, 8 heads to a row
+    (4, 25)
     """
 
     def __init__(

@@ -123,6 +123,14 @@ class TruncatedLinear(Emulator):
         Zero-valued tokens per side of a head: 1 in the hard regime.
     eps, dtype, backend
         As for the other constructions; eps None accepts what the sizes give.
+
+    Examples
+    --------
+    >>> em = TruncatedLinear(-1.0, 1.0, heads=40, dim=1, samples=3, bound=3.0)
+    >>> x = torch.tensor([[-3.0], [0.5], [3.0]]).double()
+    >>> line = em(x, torch.ones(1).double(), torch.zeros(()).double())
+    >>> bool((line - torch.tensor([-1.0, 0.5, 1.0])).abs().max() <= em.certificate.error <= 0.01)
+    True
     """
 
     held_apart = frozenset({"interpolant"})
@@ -149,10 +157,10 @@ class TruncatedLinear(Emulator):
         super().__init__(eps=eps, dtype=dtype, backend=backend)
         self.regime = check_choice("regime", regime, ("hard", "spectral"))
         self.dim, self.samples = check_size("dim", dim), check_size("samples", samples)
-        self.bound = check_positive("bound", bound)
-        self.weight_bound = (
-            self.bound if weight_bound is None else check_positive("weight_bound", weight_bound)
-        )
+        self.bound = check_positive("bound", bound, dtype=dtype)
+        self.weight_bound = self.bound
+        if weight_bound is not None:
+            self.weight_bound = check_positive("weight_bound", weight_bound, dtype=dtype)
         check_size("heads", heads)
         hard = regime == "hard"
         g = guards if guards is not None else (1 if hard else 8)

@@ -34,7 +34,13 @@ def slope(tree: trees.Node, low: float, high: float) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Range:
-    """All real numbers from ``low`` to ``high``."""
+    """All real numbers from ``low`` to ``high``, with arithmetic that rounds outward.
+
+    Examples
+    --------
+    >>> Range(-1.0, 2.0) + Range(0.5, 0.5), Range(-1.0, 2.0).size
+    (Range(low=-0.5, high=2.5), 2.0)
+    """
 
     low: float
     high: float
@@ -156,7 +162,15 @@ def _sum(a: float, b: float) -> tuple[float, float]:
 
 
 def outward(low: float, high: float) -> Range:
-    """From one to the other, and a unit more at each end; an end that is 0 stays."""
+    """The range from one to the other, and a unit in the last place more at each end.
+
+    An end that is 0 stays; ends that are no numbers make the range of all numbers.
+
+    Examples
+    --------
+    >>> outward(0.0, 1.0)
+    Range(low=0.0, high=1.0000000000000002)
+    """
     if math.isnan(low) or math.isnan(high):
         return Range(-math.inf, math.inf)
     return Range(

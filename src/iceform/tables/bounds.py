@@ -209,7 +209,7 @@ def rivals(c: float, spacing: float, reach: float, samples: int, queries: int) -
 def margin(
     c: float, spacing: float, reach: float, samples: int, queries: int, target: float
 ) -> float:
-    """m that keeps the mass outside a sample's own block below ``target``.
+    """The margin M that keeps the mass outside a sample's own block below ``target``.
 
     The own block holds at least e^{-c/4}: some node is within h/2 of z.
     """

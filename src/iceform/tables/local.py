@@ -182,6 +182,13 @@ class RoundingModel:
     summed
         Whether z is summed before s_k z + b_k is made of it, as it is where logits are squared;
         False where a logit is one inner product of a key and a query.
+
+    Examples
+    --------
+    >>> table = Interpolant.identity(-1.0, 1.0, eps=1e-6)
+    >>> unit = torch.finfo(torch.float32).eps / 2
+    >>> 1e-8 < table.rounding(RoundingModel(unit, True, magnitude=1.0, dot_terms=2)) < 1e-4
+    True
     """
 
     unit: float

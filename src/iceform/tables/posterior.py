@@ -279,7 +279,25 @@ class Posterior:
 
 
 def posterior_error(it: Interpolant, f: ScalarFunction, eps: float | None) -> Posterior:
-    """Proven where f can be enclosed, else estimated; less tight once ``eps`` is held."""
+    """A bound of sup |A - f| for a table A that is there already.
+
+    Proven by Taylor expansions on a mesh where f can be enclosed, else estimated at its points.
+
+    Parameters
+    ----------
+    it, f
+        The table, and the function that it is compared with.
+    eps
+        Once the bound is below this it is not made tighter; None for as tight as it gets.
+
+    Examples
+    --------
+    >>> sine = ice.expressions.ScalarFunction(torch.sin, "sin")
+    >>> table = Interpolant.fit(sine, -3.0, 3.0, eps=1e-6)
+    >>> found = posterior_error(table, sine, None)
+    >>> found.kind, found.error <= 1e-6
+    ('proven', True)
+    """
     obstacle = f.obstacle_on(it.low, it.high)
     if obstacle is None:
         return prove(it, f, _refined(it, f, eps))
@@ -300,6 +318,14 @@ def raised(it: Interpolant, by: float, f: ScalarFunction) -> Interpolant:
     """The same tokens, every value moved by a constant, with the error that is proven for f.
 
     Weights of attention add up to 1: what looks f up less the constant then looks f up.
+
+    Examples
+    --------
+    >>> sine = ice.expressions.ScalarFunction(torch.sin, "sin")
+    >>> table = Interpolant.fit(sine, -3.0, 3.0, eps=1e-6)
+    >>> above = ice.expressions.ScalarFunction(lambda z: torch.sin(z) + 1, "sin + 1")
+    >>> raised(table, 1.0, above).error < 1e-5
+    True
     """
     moved = replace(it, values=it.values + by, function=f, _rounding={}, _windows={})
     found = posterior_error(moved, f, None) if it.edges is None else prove(moved, f, it.edges)

@@ -36,6 +36,7 @@ from iceform.targets.domain import DataDomain
 from iceform.targets.linear_error_bound import LinearErrorBound, carried
 from iceform.targets.pieces import added
 from iceform.targets.rounding import EPSILON, SECOND_ORDER, KernelRounding
+from iceform.validation import plain_tensor
 
 
 @dataclass(frozen=True)
@@ -124,8 +125,10 @@ class AnsweringDescent(Decoder):
         """The query; None asks for the prediction at (1, 0, ..., 0)."""
         if query is None:
             return torch.eye(self.dim, dtype=torch.float64)[0]
+        query = plain_tensor("query", query)
         if query.shape != (self.dim,):
             raise ShapeError(f"query must have shape ({self.dim},), got {tuple(query.shape)}")
+        self.levels.check("query", query)
         return query.double()
 
     def read(self, out: Int[Tensor, "1 t"], **parameters: Any) -> Float[Tensor, ""]:

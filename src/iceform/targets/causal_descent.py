@@ -110,7 +110,7 @@ class StochasticErrorBound(DescentErrorBound):
 
     @property
     def growth(self) -> float:
-        ends = [self.lr * s * self.rows**2 for s in self.tables.slopes]
+        ends = [self.lr * s * self.rows * self.rows for s in self.tables.slopes]
         return max(1.0, abs(1 - min(ends)), abs(1 - max(ends)))
 
     @cached_property
@@ -194,8 +194,14 @@ class StochasticDescent(BoundedDescent):
     def batches(
         self, samples: int, order: Sequence[int] | None = None, **parameters: Any
     ) -> Sequence[slice]:
-        found = [t % samples for t in range(self.steps)] if order is None else list(order)
-        if len(found) != self.steps or not all(0 <= i < samples for i in found):
+        found: Any = order
+        if order is None:
+            found = [t % samples for t in range(self.steps)]
+        elif isinstance(order, Tensor):
+            found = order.tolist()
+        if not isinstance(found, Sequence) or (
+            len(found) != self.steps or not all(type(i) is int and 0 <= i < samples for i in found)
+        ):
             raise ShapeError(
                 f"order must name {self.steps} of the samples 0 to {samples - 1}, got {found}"
             )

@@ -22,7 +22,6 @@ from iceform import store
 from iceform.arithmetic import at_most
 from iceform.certificates import Attestation, Certificate, Enclosure
 from iceform.errors import DeviceError, IntegrityError, PrecisionError, ProgramError
-from iceform.targets.domain import check_tensors
 from iceform.targets.folder import CONFIG, StockModel, digest, load
 from iceform.validation import (
     check_choice,
@@ -30,6 +29,7 @@ from iceform.validation import (
     check_positive,
     dtype_name,
     full_precision,
+    plain_tensor,
 )
 
 # Where it came from and what wrote it; the dtype is that of the weights, which are compared.
@@ -135,7 +135,7 @@ def check(
     PrecisionError
         If nothing is certified: another dtype, or data too large.
     """
-    check_tensors(X=x, y=y)
+    x, y = plain_tensor("X", x), plain_tensor("y", y)
     check_choice("attention", attention, ("eager", "sdpa"))
     if within is not None:
         check_positive("within", within)

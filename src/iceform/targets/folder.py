@@ -18,6 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from iceform import store, tuning
@@ -26,10 +27,9 @@ from iceform.computer.compile import Program
 from iceform.errors import IceformError, IntegrityError, ProgramError, ShapeError, TargetError
 from iceform.targets.ablation import example
 from iceform.targets.architectures import Architecture, architecture
-from iceform.targets.domain import check_tensors
 from iceform.targets.stock_computer import StockComputer
 from iceform.targets.target import KINDS, Target
-from iceform.validation import path_of
+from iceform.validation import dtype_name, path_of, plain_tensor
 
 _KIND = "target"
 RECORD = "iceform.json"
@@ -97,7 +97,7 @@ class StockModel:
 
     def prompt(self, x: Tensor, y: Tensor, **parameters: Any) -> Tensor:
         """``inputs_embeds`` for these data in the folder's dtype, or token ids."""
-        check_tensors(X=x, y=y)
+        plain_tensor("X", x), plain_tensor("y", y)
         return self.spec.prompt(x, y, **parameters)
 
     def read(self, out: Tensor, **parameters: Any) -> Any:
@@ -106,19 +106,21 @@ class StockModel:
         A folder that runs programs is given the ``program``, and answers in the form of its
         algorithm.
         """
-        check_tensors(hidden=out)
+        plain_tensor("hidden", out)
         width = self.spec.design.hidden
-        if self.spec.vocabulary() is None and (out.ndim != 3 or out.shape[2] != width):
-            raise ShapeError(
-                f"last_hidden_state is (1, tokens, {width}) here, got {tuple(out.shape)}"
-            )
+        said, axes = f"last_hidden_state is (1, tokens, {width})", out.shape[2:] == (width,)
+        if self.spec.vocabulary() is not None:
+            said, axes = "generated ids are whole numbers (1, tokens)", out.dtype == torch.long
+            axes = axes and out.ndim == 2
+        if not axes or out.shape[0] != 1 or not out.shape[1]:
+            raise ShapeError(f"{said} here, got {tuple(out.shape)} in {dtype_name(out.dtype)}")
         return self.spec.read(out, **parameters)
 
     def certificate(
         self, x: Tensor, y: Tensor, attention: str = "any", **parameters: Any
     ) -> Certificate:
         """What is proven for these data."""
-        check_tensors(X=x, y=y)
+        x, y = plain_tensor("X", x), plain_tensor("y", y)
         settings = {k: v for k, v in parameters.items() if k in self.spec.defaults}
         return self.spec.certificate(self.spec.domain(x, y, **parameters), attention, **settings)
 

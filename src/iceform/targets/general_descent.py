@@ -80,7 +80,9 @@ class GeneralErrorBound(DescentErrorBound):
         apart, left, q = 0.0, 0.0, self.growth
         for t in range(self.spec.steps):
             arrives = q ** (self.spec.steps - 1 - t)
-            moved = math.expm1(min(self.rows * apart, 1.0)) * tables.spread * SECOND_ORDER
+            shift = self.rows * apart
+            grown = math.exp(shift) if shift < 1 else math.inf
+            moved = math.expm1(min(shift, 1.0)) * tables.spread * max(SECOND_ORDER, grown)
             rounded = self._look_up + moved
             scale = arrives * self.lr * tables.scale * self.rows
             out["tables"] += scale * tables.error

@@ -65,6 +65,7 @@ class StockComputer(ProgramTarget):
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_size("cycles", self.cycles)
         self.computer.sizes  # noqa: B018
 

@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.certificates import Certificate, DerivationStep, Enclosure
-from iceform.codec import decode, encode
-from iceform.errors import ProgramError, TargetError
+from iceform.codec import check_fields, decode, encode
+from iceform.errors import DtypeError, ProgramError, TargetError
 from iceform.heads import Design, Vocabulary
 from iceform.heads.design import mirrored, unmirrored
 from iceform.targets.architectures import ARCHITECTURES, Architecture, architecture
@@ -65,6 +65,10 @@ class Target(ABC):
         if "kind" in vars(cls):
             KINDS[cls.kind] = cls
         guard(cls, ("prompt", "read", "reference", "run"))
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        self.torch_dtype  # noqa: B018
 
     @property
     @abstractmethod
@@ -182,7 +186,9 @@ class Target(ABC):
     @property
     def torch_dtype(self) -> torch.dtype:
         """As torch has it."""
-        found: torch.dtype = getattr(torch, self.dtype)
+        found = getattr(torch, self.dtype, None)
+        if not isinstance(found, torch.dtype):
+            raise DtypeError(f'dtype is "float64" or "float32", got {self.dtype!r}')
         return found
 
 

@@ -43,6 +43,15 @@ class KernelPrompts(PromptAlgorithm):
         How fast the kernel falls.
     queries
         Points answered per pass.
+
+    Examples
+    --------
+    >>> X = torch.tensor([[1.0, 0.5], [-0.5, 1.0], [0.25, -1.0]], dtype=torch.float64)
+    >>> average = KernelPrompts(gamma=2.0)
+    >>> network = PromptLibrary(dim=2, samples=3, algorithms=[average])
+    >>> y = torch.tensor([1.0, -1.0, 0.0], dtype=torch.float64)
+    >>> bool((network.run(average, X, y).value - average.reference(X, y)).abs().max() < 1e-6)
+    True
     """
 
     gamma: float = 2.0
@@ -146,6 +155,15 @@ class HopfieldPrompts(PromptAlgorithm):
         How sharply the nearest pattern is preferred.
     steps
         Updates.
+
+    Examples
+    --------
+    >>> memory = HopfieldPrompts(beta=8.0, steps=2)
+    >>> patterns = torch.tensor([[1.0, 1.0], [-1.0, 1.0]], dtype=torch.float64)
+    >>> network = PromptLibrary(dim=2, samples=2, algorithms=[memory])
+    >>> state = torch.tensor([0.5, 0.5], dtype=torch.float64)
+    >>> network.run(memory, patterns, state).value.round(decimals=3).tolist()
+    [1.0, 1.0]
     """
 
     beta: float = 8.0
@@ -191,9 +209,10 @@ class HopfieldPrompts(PromptAlgorithm):
         written = 2 * passes.moved(self.sizes(x.shape[1], len(x)).logits)
         for _ in range(self.steps):
             out, error = passes.attend(self.target(x, state))
-            state = out[0]
+            state = out[0].clamp(-1, 1)  # an average of patterns, so only rounding is beyond
             total = steepest * total + math.sqrt(x.shape[1]) * (error + written + STRAY)
         passes.ledger.note("prompt", "patterns, the state, and the memory's head as rows")
+        passes.ledger.note("host", "rounding beyond [-1, 1], taken off the state", self.steps)
         certificate = passes.certificate(
             {"passes": total}, {"patterns": f"{x.shape[0]} x {x.shape[1]}", "max |x|": 1.0}
         )
@@ -209,10 +228,19 @@ class HopfieldPrompts(PromptAlgorithm):
 
 @dataclass(frozen=True, eq=False)
 class HeadPrompts(PromptAlgorithm):
-    r"""Any attention head: ``library.run(HeadPrompts(w_k, w_q, w_v), X)`` is its output
-    :math:`\mathrm{softmax}(X W_Q^\top W_K X^\top) X W_V^\top` on the tokens X, entries in [-1, 1].
+    r"""Any attention head, its weights written into the prompt.
 
-    The weights, (rows, dim) each, are copied.
+    ``library.run(HeadPrompts(w_k, w_q, w_v), X)`` is its output
+    :math:`\mathrm{softmax}(X W_Q^\top W_K X^\top) X W_V^\top` on the tokens X, whose entries are
+    in [-1, 1]. The weights, (rows, dim) each, are copied.
+
+    Examples
+    --------
+    >>> row = torch.tensor([[0.5, 0.25]], dtype=torch.float64)
+    >>> head = HeadPrompts(row, row, row)
+    >>> network = PromptLibrary(dim=2, samples=3, algorithms=[head])
+    >>> network.run(head, torch.ones(3, 2).double()).value.flatten().round(decimals=5).tolist()
+    [0.75, 0.75, 0.75]
     """
 
     w_k: Tensor
@@ -244,6 +272,7 @@ class HeadPrompts(PromptAlgorithm):
 
     def run(self, passes: PassRecorder, x: Tensor, y: Tensor | None) -> Result:
         """Its outputs at all tokens."""
+        check_bound("tokens", x, 1.0, "scale the tokens into [-1, 1]")
         out, error = passes.attend(self.target(x, y))
         passes.ledger.note("prompt", "the tokens, and the head as rows")
         given = (self.w_k, self.w_q, self.w_v)

@@ -49,6 +49,14 @@ class ComponentPrompts(PromptAlgorithm):
         Of the random starts.
     eps
         Error of a look-up.
+
+    Examples
+    --------
+    >>> X = torch.tensor([[1.0, 0.5], [-1.0, -0.5], [0.1, -0.2], [-0.1, 0.2]]).double()
+    >>> leading = ComponentPrompts(count=1, eps=1e-4)
+    >>> network = PromptLibrary(dim=2, samples=4, algorithms=[leading])
+    >>> network.run(leading, X).value.round(decimals=3).tolist()
+    [[0.894, 0.447]]
     """
 
     count: int = 1

@@ -62,6 +62,14 @@ class DescentPrompts(PromptAlgorithm):
         Error of the look-up behind one pass.
     tokens
         A fixed number of look-up tokens per sample instead of as many as eps needs.
+
+    Examples
+    --------
+    >>> descent = DescentPrompts("squared", steps=3, lr=0.5)
+    >>> network = PromptLibrary(dim=1, samples=1, algorithms=[descent])
+    >>> result = network.run(descent, torch.ones(1, 1).double(), torch.ones(1).double())
+    >>> result.value.round(decimals=4).tolist()  # 1 - 1/2^3
+    [0.875]
     """
 
     loss: str | Loss = "squared"
@@ -103,11 +111,8 @@ class DescentPrompts(PromptAlgorithm):
         low, high, _ = head.loss.curvature_on(*head.domain.residuals)
         gram, off = gram_eigenvalues(x)
         least, most = max(0.0, float(gram.min()) - off), float(gram.max()) + off
-        hessian = (max(low, 0.0) * least + self.l2, high * most + self.l2)
-        lr = self.lr
-        if lr is None and self.schedule != "chebyshev":
-            lr = 1 / hessian[1]
-        return Schedule.of(self.schedule, self.steps, lr, hessian), hessian
+        hessian = (min(low * least, low * most) + self.l2, max(high, 0.0) * most + self.l2)
+        return Schedule.of(self.schedule, self.steps, self.lr, hessian), hessian
 
     def target(self, x: Tensor, y: Tensor | None) -> TargetHead:
         """At w = 0."""
@@ -142,7 +147,7 @@ class DescentPrompts(PromptAlgorithm):
             gradient = head.scale * out.double().mean(0) + self.l2 * ahead
             last, w = w, (ahead - eta * gradient).to(x.dtype)
             ahead = w + mu * (w - last) if mu else w
-            stored = 4 * unit * self.w_bound
+            stored = (8 if mu else 4) * unit * self.w_bound
             table += reach[t] * eta * norm * head.table.error
             passed += reach[t] * math.sqrt(d) * (eta * (head.scale * error + written) + stored)
             leak += reach[t] * math.sqrt(d) * eta * stray
@@ -189,6 +194,14 @@ class RidgePrompts(PromptAlgorithm):
         The distance to the minimiser that the steps are planned for.
     w_bound, eps
         Entrywise bound of every iterate, and error of a look-up.
+
+    Examples
+    --------
+    >>> ridge = RidgePrompts(alpha=1.0, tol=1e-6)
+    >>> network = PromptLibrary(dim=1, samples=1, algorithms=[ridge])
+    >>> result = network.run(ridge, torch.ones(1, 1).double(), torch.ones(1).double())
+    >>> result.value.round(decimals=5).tolist()  # 1 / (1 + 1)
+    [0.5]
     """
 
     alpha: float = 1.0

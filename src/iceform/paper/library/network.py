@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from iceform.arithmetic import at_most
-from iceform.arithmetic.units import LEAK_BITS
+from iceform.arithmetic.units import LEAK_BITS, UNIT
 from iceform.certificates import Result
 from iceform.codec import decode, encode
 from iceform.errors import IntegrityError, PrecisionError, ProgramError
@@ -46,6 +46,11 @@ def standard_algorithms(tokens: int = _TABLE_TOKENS) -> list[PromptAlgorithm]:
 
     Descent for every named loss, with ``tokens`` look-up tokens a sample, ridge regression, a wide
     and a narrow kernel, principal components and a Hopfield memory.
+
+    Examples
+    --------
+    >>> [type(one).__name__ for one in standard_algorithms()][-3:]
+    ['KernelPrompts', 'ComponentPrompts', 'HopfieldPrompts']
     """
     descents = [
         DescentPrompts(
@@ -75,6 +80,15 @@ class PromptLibrary(Pretrained, kept_as="PromptLibrary"):
         their common :class:`HeadSizes`, eps and dtype, and on no data.
     dtype, backend
         As for every construction.
+
+    Examples
+    --------
+    >>> X = torch.tensor([[1.0, 0.5], [-0.5, 1.0], [0.25, -1.0]], dtype=torch.float64)
+    >>> average = ice.paper.library.KernelPrompts(gamma=2.0)
+    >>> network = PromptLibrary(dim=2, samples=3, algorithms=[average])
+    >>> result = network.run(average, X, torch.ones(3, dtype=torch.float64))
+    >>> result.value.round(decimals=5).tolist()  # averages of ones
+    [1.0, 1.0, 1.0]
     """
 
     def __init__(
@@ -180,6 +194,7 @@ class PromptLibrary(Pretrained, kept_as="PromptLibrary"):
         padded = self.padded(target)
         inputs = (padded.tokens, padded.w_k, padded.w_q, padded.w_v)
         error = self.head.certify(*inputs, queries=padded.queries).error
+        error += self._stray(padded, len(target.tokens))
         if self.eps is not None and not error <= self.eps:
             raise PrecisionError(
                 f"this pass is certified to {at_most(error, '.3g')}, not to the library's eps = "
@@ -187,10 +202,25 @@ class PromptLibrary(Pretrained, kept_as="PromptLibrary"):
                 best=error,
             )
         out = self.head.through(self.bind() if backend is None else backend, *inputs)
-        # Padding tokens are masked by a margin, not by nothing; their values are zero.
-        values = float((target.tokens @ target.w_v.mT).abs().max())
-        stray = 2 * values * unit_roundoff(self.dtype) * 2.0**-LEAK_BITS
-        return out[padded.queries, : len(target.w_v)], error + stray
+        return out[padded.queries, : len(target.w_v)], error
+
+    def _stray(self, padded: TargetHead, count: int) -> float:
+        """What padding tokens take away from the averages of the first ``count`` tokens.
+
+        Their values are 0, and every query gives each of them the weight e^(-root^2), beside e^l
+        for the token that it prefers, whose logit is l. Where logits are those of the class that
+        the network is sized for this is far below the unit roundoff.
+        """
+        tokens, w_k, w_q, w_v = (
+            part.double() for part in (padded.tokens, padded.w_k, padded.w_q, padded.w_v)
+        )
+        used, asking = tokens[:count], tokens[padded.queries]
+        logits = (asking @ w_q.mT) @ (used @ w_k.mT).mT
+        terms = (asking.abs() @ w_q.abs().mT) @ (used.abs() @ w_k.abs().mT).mT
+        rounded = 2 * (tokens.shape[1] + len(w_k)) * UNIT * float(terms.max())
+        masked = rounded - float(logits.amax(-1).min()) - self._root**2
+        weight = min(1.0, (len(tokens) - count) * math.exp(min(masked, 0.0)))
+        return 2 * float((used @ w_v.mT).abs().max()) * weight
 
     # ---------------------------------------------------------------------------------- a run
 

@@ -34,7 +34,28 @@ _AT_ONCE = 1 << 12  # numbers of data whose answer is enclosed without being ask
 
 @dataclass(frozen=True)
 class HeadSizes:
-    """What an algorithm asks of the network; see :class:`PromptLibrary`."""
+    """What an algorithm asks of the network that runs it; see :class:`PromptLibrary`.
+
+    Attributes
+    ----------
+    tokens, features
+        Of a prompt.
+    head_dim, value_dim
+        Rows of W_K and W_Q, and of W_V.
+    bound, weight_bound
+        The largest entries of tokens and of weights.
+    reach
+        The largest sum of |weight x token| terms.
+    logits
+        The largest |logit|.
+    nonzeros
+        Nonzero products of a weight row and a token.
+
+    Examples
+    --------
+    >>> KernelPrompts(queries=4).sizes(dim=2, samples=3).tokens  # the samples and the points
+    7
+    """
 
     tokens: int
     features: int
@@ -69,7 +90,21 @@ class HeadSizes:
 class TargetHead:
     """The head that a pass emulates, and the tokens it reads.
 
-    ``queries`` are the tokens whose outputs are read.
+    Attributes
+    ----------
+    tokens
+        (tokens, features).
+    w_k, w_q, w_v
+        The head's weights, (rows, features).
+    queries
+        The tokens whose outputs are read.
+
+    Examples
+    --------
+    >>> X = torch.tensor([[1.0, 0.5], [-0.5, 1.0], [0.25, -1.0]], dtype=torch.float64)
+    >>> target = KernelPrompts(gamma=2.0, queries=1).target(X, torch.ones(3).double())
+    >>> float(target.exact())  # by plain attention: the average of ones at the first sample
+    1.0
     """
 
     tokens: Tensor  # (tokens, features)
@@ -143,7 +178,13 @@ class DesignedHead:
 
 
 class PromptAlgorithm(ABC):
-    """An algorithm as prompts: what a :class:`PromptLibrary` runs."""
+    """An algorithm as prompts: what a :class:`PromptLibrary` runs.
+
+    Examples
+    --------
+    >>> issubclass(RidgePrompts, PromptAlgorithm)
+    True
+    """
 
     @property
     def label(self) -> str:
@@ -180,6 +221,15 @@ class PassRecorder:
         What runs.
     ledger
         What was computed where so far.
+
+    Examples
+    --------
+    >>> X = torch.tensor([[1.0, 0.5], [-0.5, 1.0], [0.25, -1.0]], dtype=torch.float64)
+    >>> average = KernelPrompts(gamma=2.0)
+    >>> passes = PassRecorder(PromptLibrary(dim=2, samples=3, algorithms=[average]))
+    >>> values, error = passes.attend(average.target(X, torch.ones(3).double()))
+    >>> passes.count, values.flatten().round(decimals=5).tolist()
+    (1, [1.0, 1.0, 1.0])
     """
 
     def __init__(self, library: PromptLibrary) -> None:

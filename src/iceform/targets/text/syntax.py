@@ -81,6 +81,10 @@ def parse(sizes: TextSizes, text: str) -> ProgramText:
     data: list[tuple[TextWord, TextWord, int]] = []
     words: list[str] = []
     for number, raw in enumerate(text.split("\n"), start=1):
+        half = next((sign for sign in raw if "\ud800" <= sign <= "\udfff"), None)
+        if half is not None:  # in a comment too: a tokenizer takes none
+            code = f"U+{ord(half):04X}"
+            raise TextError(number, code, "half of a sign, as bad decoding leaves it. Remove it.")
         reader = _LineReader(sizes, number, raw.partition("#")[0])
         if reader.done:
             continue
