@@ -34,6 +34,7 @@ from iceform.computer.proofs import ExactDistance, enclose
 from iceform.computer.ranges import SAMPLED, ProgramDomain, Ranges, find_ranges, seen_in_run
 from iceform.computer.select import select
 from iceform.computer.tables import SHARE, ProgramTables, narrower
+from iceform.computer.turn_counts import most_turns
 from iceform.computer.values import is_number
 from iceform.computer.virtual import SelectedCode, VirtualCode, VirtualInstruction, VirtualLoop
 from iceform.computer.whole_numbers import check_whole
@@ -206,11 +207,10 @@ class Program:
         )
         counts = {loop: values[n] for loop in loops if (n := loop.source.count) is not None}
         turns = {loop: (math.ceil(c.low), math.floor(c.high)) for loop, c in counts.items()}
-        turns |= {
-            loop: (0, max(0, math.floor(self.ranges[n].high)))
-            for loop in loops
-            if (n := loop.source.most) is not None and loop not in turns
-        }
+        for loop in loops:
+            most = None if loop in turns else most_turns(loop.source, self.ranges)
+            if most is not None:
+                turns[loop] = (0, most)
         grown = {loop: tuple(growths(loop.source, values)) for loop in loops}
         return certify(self.fused, self.assembled, self.ranges, turns, grown, dtype, backend)
 
