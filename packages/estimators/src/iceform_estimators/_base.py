@@ -62,7 +62,7 @@ def as_tensor(values: Any, device: str | torch.device | None = None) -> Tensor:
 
 
 def on_host(values: Any, name: str = "X") -> Any:
-    """What is validated: tensors, wherever they lie and whatever they hold, as arrays.
+    """Tensors of any device and dtype as NumPy arrays, for scikit-learn's validation.
 
     Formats that NumPy lacks (bfloat16, float8) become float32, which holds all their numbers.
     """
@@ -296,7 +296,7 @@ class InContextEstimator(Declared):
         return self._arrays(X, numbers, weights)
 
     def _check_columns(self, X: Any, *, reset: bool) -> None:
-        """What ``validate_data`` says of columns, for Dask collections."""
+        """Check the columns of a Dask collection, with the messages of ``validate_data``."""
         if len(X.shape) != 2:
             raise ValueError(f"Expected 2D input, got {len(X.shape)} dimension(s) instead.")
         # The empty frame or array that stands for a collection has its column names.
@@ -326,7 +326,7 @@ class InContextEstimator(Declared):
         return as_tensor(X, self._device)
 
     def _begun(self, model: Any, row: int | None) -> Any:
-        """The same model, begun where the last fit ended if that is asked for and fits.
+        """The model, started from the last fit's coefficients if ``warm_start`` asks and they fit.
 
         Of its coefficients a row or, where classes are fitted at once, all.
         """
@@ -361,7 +361,7 @@ class InContextEstimator(Declared):
     def _keep(
         self, machine: Machine, *found: Result, sources: Sequence[Source] = (), each: str = "column"
     ) -> None:
-        """What every fit leaves behind; of several fits, what holds for each of them."""
+        """Store the attributes that every fit has; of several fits, what holds for all of them."""
         self.machine_, self.attestation_ = machine, attested(found)
         self.certificate_ = of_all(found, sources, each)
         self.ledger_ = Ledger()

@@ -134,7 +134,7 @@ class _Neighbours(_StoredSamples):
         return plain
 
     def _model(self, source: Any) -> EstimationAlgorithm:
-        """Of as many neighbours as there are; who asks for more is told so when asking."""
+        """The algorithm, asking for at most as many neighbours as there are samples."""
         model: Any = self.as_algorithm()
         few: EstimationAlgorithm = replace(model, n_neighbors=min(model.n_neighbors, source.rows))
         return few

@@ -163,7 +163,7 @@ class PCA(EstimationAlgorithm):
 
 
 def _variances(source: Source, scaling: Scaling, search: _Deflation) -> dict[str, Any]:
-    """What else is known of the components, by scikit-learn's names."""
+    """Mean, explained variances, their shares and singular values, by scikit-learn's names."""
     degrees = max(source.rows - 1, 1)
     factor = float(scaling.scale[0]) ** 2
     along = factor * source.rows / degrees * torch.tensor(search.values, dtype=torch.float64)

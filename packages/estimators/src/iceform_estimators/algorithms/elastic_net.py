@@ -131,7 +131,7 @@ class ElasticNet(LinearModel):
         return self.alpha * (1 - self.l1_ratio)
 
     def thresholds(self, scaling: Scaling) -> Tensor:
-        """Of the coefficients' absolute values, on scaled data."""
+        """Weights of the coefficients' absolute values in the penalty, on scaled data."""
         return scaling.thresholds(self.alpha * self.l1_ratio)
 
     def coordinates(self, problem: LinearProblem, w: Tensor) -> None:

@@ -146,7 +146,7 @@ def _single(x: Tensor, y: Tensor) -> Tensor:
 
 
 def magnified(problem: LinearProblem, times: float) -> LinearProblem:
-    """The same with labels, and so coefficients, written larger: the corner is narrower by as much.
+    """The problem with labels multiplied by ``times``, which makes the corner as much narrower.
 
     Tables stay what they are, so that all problems share them.
     """
@@ -165,7 +165,7 @@ def _nearest(problem: LinearProblem, w: Tensor) -> tuple[Tensor, Tensor] | None:
 
 
 def _independent(problem: LinearProblem, w: Tensor, more: int) -> tuple[Tensor, Tensor] | None:
-    """The same, of so many times as many samples; None where these do not determine a line."""
+    """The nearest independent samples among ``more`` times as many; None if too few are."""
     p, encoding = problem.dim, problem.encoding
     count = min(more * p + 8, problem.source.rows)
 
@@ -379,7 +379,7 @@ def _limits(
 
 
 def _sum(samples: Tensor, low: Tensor) -> DoubleDouble:
-    """Of rows, in pairs."""
+    """Sum of the rows, in pairs of numbers."""
     if not len(samples):
         zero = samples.new_zeros(samples.shape[1])
         return DoubleDouble(zero, zero)

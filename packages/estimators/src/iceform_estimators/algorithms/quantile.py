@@ -110,7 +110,7 @@ class Quantile(LinearModel):
         return {"pinball loss": float(pinball.mean()), "share below": float(below.mean())}
 
     def thresholds(self, scaling: Scaling) -> Tensor:
-        """Of the coefficients' absolute values, on scaled data; none for the intercept."""
+        """Weights of absolute values in the penalty, on scaled data; 0 for the intercept."""
         found = self.alpha / scaling.scale
         return torch.cat([found, found.new_zeros(1)]) if scaling.intercept else found
 
@@ -223,7 +223,7 @@ class Quantile(LinearModel):
 
 @dataclass(frozen=True, eq=False)
 class _Turn:
-    """Where passes for one width ended."""
+    """The minimiser that was found for one width of the corner."""
 
     problem: LinearProblem
     found: Solution

@@ -211,7 +211,7 @@ class _Sums:
     chunks: int
 
     def plus(self, other: _Sums) -> _Sums:
-        """Of two batches."""
+        """The sums of two batches together."""
         return _Sums(_ADDED(self.parts, other.parts), self.chunks + other.chunks)
 
     def gradient(self, w: Tensor) -> tuple[DoubleDouble, Tensor]:

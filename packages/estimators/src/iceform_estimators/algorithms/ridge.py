@@ -71,7 +71,7 @@ class Ridge(LinearModel):
         return self.alpha / rows
 
     def batches(self) -> Recursion:
-        """The same for data that arrive in batches."""
+        """Ridge regression for data that arrive in batches."""
         if self.positive:
             raise ProgramError(
                 f"{self.label} with positive=True runs on all data at once, not in batches: which "
@@ -83,7 +83,7 @@ class Ridge(LinearModel):
         return None if self.positive else super().coordinates(problem, w)
 
     def stream(self, machine: MachineRun, source: Source) -> Result:
-        """Of many solutions, the one of least norm."""
+        """If there are many solutions, the one of least norm."""
         inside = planned(self, machine, source, (self.bound, self.label_bound))
         if inside is not None:
             return inside

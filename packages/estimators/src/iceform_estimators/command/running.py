@@ -350,7 +350,7 @@ def run(
 
 
 def with_warnings(warned: list[str], who: str, work: Callable[[], Any]) -> Any:
-    """What work returns; its warnings go to the list, in one line each."""
+    """Call ``work``, append its warnings to the list, one line each, and return its result."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -404,7 +404,7 @@ def _short_of(settings: RunSettings, certified: float) -> str:
 
 
 def build_peer(entry: type[EstimationAlgorithm], options: Mapping[str, Any]) -> Any:
-    """What computes the same elsewhere, with the same options; None where nobody does."""
+    """The peer's estimator with the same options; None where there is no peer."""
     peer = entry.peer
     if peer is None:
         return None
@@ -494,7 +494,7 @@ def _coefficients(
 def _predictions(
     entry: type[EstimationAlgorithm], data: PreparedData, model: Any
 ) -> list[Predictions]:
-    """What the model says of every part but the training rows; of all rows for components."""
+    """Predictions for every part but the training rows; for components, of all rows."""
     left = set() if data.scored == "train" or not entry.needs_target() else {"train"}
     targets = data.y if entry.needs_target() else {}
     return [

@@ -310,7 +310,7 @@ def run_all(data: Houses, tick: Tick) -> tuple[list[ComparisonRow], dict[str, fl
 
 
 def other_slack(row: ComparisonRow) -> float:
-    """What the other side may be off by: its own stopping rule and rounding."""
+    """Allowance for scikit-learn's own error: its stopping rule and rounding."""
     return _STOPPED if row.name in ("Huber", "linear SVM") else math.sqrt(np.finfo(float).eps)
 
 

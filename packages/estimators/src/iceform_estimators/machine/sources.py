@@ -259,7 +259,7 @@ def larger(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
 
 
 def joined(first: Tensor, second: Tensor) -> Tensor:
-    """Those of one chunk, then those of the next."""
+    """Concatenate the results of two chunks."""
     return torch.cat([first, second])
 
 
@@ -315,7 +315,7 @@ class Source(ABC):
 
     @property
     def total(self) -> float:
-        """What all samples weigh, their number, or the sum of their weights."""
+        """The sum of the samples' weights; without weights, their number."""
         return float(self.rows)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -353,7 +353,7 @@ class Source(ABC):
 def _watched(
     combine: Callable[[Any, Task, Combine], list[Tensor]],
 ) -> Callable[[Any, Task, Combine], list[Tensor]]:
-    """The same pass, refused where it has read other data than the passes before it."""
+    """Wrap a pass so that it is refused if it reads other data than the passes before it."""
 
     @wraps(combine)
     def checked(self: Any, task: Task, how: Combine) -> list[Tensor]:

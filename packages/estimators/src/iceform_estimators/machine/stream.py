@@ -216,7 +216,7 @@ class Machine(Pretrained, kept_as="Machine"):
 
     @property
     def _sizes(self) -> dict[str, Any]:
-        """What it is built from."""
+        """The arguments that it is built from."""
         return {
             "dim": self.dim, "samples": self.samples, "eps": self.eps, "tokens": self.tokens,
             "dtype": self.dtype, "backend": self.backend,
@@ -403,7 +403,7 @@ def _check_program(program: Any) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _WithoutLookUps:
-    """The same run with attention taken out, on data that are noticed when they change."""
+    """The run without attention, refused if the data have changed since."""
 
     machine: Machine
     program: MachineProgram

@@ -205,7 +205,7 @@ def _fails(x: Tensor, numbers: Tensor, constant: Tensor) -> Tensor:
 
 
 def _last_digit(x: Tensor) -> Tensor:
-    """What x is a whole multiple of."""
+    """The unit in the last place of x, of which x is a whole multiple."""
     return torch.ldexp(torch.ones_like(x), torch.frexp(x).exponent - _DIGITS)
 
 
@@ -236,7 +236,7 @@ def _raw(null: Tensor, scaling: Scaling, kept: Tensor | None) -> Tensor:
 
 
 def _whole(directions: Tensor) -> Tensor | None:
-    """The same space by vectors of whole numbers; None where there seem to be none."""
+    """A basis of whole numbers of the space that they span; None if none is found."""
     rows = directions / directions.abs().amax(1, keepdim=True).clamp(min=sys.float_info.min)
     pivots = _pivots(rows)
     reduced = directions @ torch.linalg.inv(directions[pivots])
