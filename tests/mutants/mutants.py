@@ -979,4 +979,26 @@ MUTANTS: tuple[Mutant, ...] = (
         "less = {at: 0.0 * c for at, c in move.writes.items()}",
         ("tests/bench/test_bench.py", "-k", "computes_what_its_reference and forward"),
     ),
+    # ------------------------------------------------------------------ networks: what is put in
+    Mutant(
+        "numbers that a network fills in are bounded by those that they replace",
+        "networks/bounds.py",
+        "        if makes(node.short):\n",
+        "        if False:\n",
+        ("tests/networks/test_traps.py", "-k", "numbers_are_in"),
+    ),
+    Mutant(
+        "a query whose logits are all replaced by one number weighs tokens by its products",
+        "networks/match_attention.py",
+        "            query = self._asking(node, query, logits.hidden)\n",
+        "            query = self.graph.value(q)\n",
+        ("tests/networks/test_traps.py", "-k", "masks_hide"),
+    ),
+    Mutant(
+        "numbers that replace logits are added to them",
+        "networks/match_attention.py",
+        "        few = logits.highest > -FORBIDS",
+        "        few = False",
+        ("tests/networks/test_traps.py", "-k", "masks_hide"),
+    ),
 )
