@@ -69,7 +69,7 @@ def test_what_is_written_is_read_to_the_bit(apart):
 @pytest.mark.parametrize(
     ("name", "said", "match"),
     [
-        ("inner", {"at": "near"}, "inner.at is 'near', not a float"),
+        ("inner", {"at": "near"}, "inner.at is 'near', not a number"),
         ("inner", {"at": True}, "inner.at is True"),
         ("inner", {"at": 1.0, "to": 2.0}, "inner has no field 'to'"),
         ("inner", {}, "inner has no 'at'"),
@@ -77,7 +77,7 @@ def test_what_is_written_is_read_to_the_bit(apart):
         ("several", {"at": 1.0}, "several is dict"),
         ("several", [{"at": None}], "several.0.at is None"),
         ("pair", [1, 2.0, 3.0], "pair is list"),
-        ("pair", [1.5, 2.0], r"pair.0 is 1.5, not a int"),
+        ("pair", [1.5, 2.0], r"pair.0 is 1.5, not a whole number"),
         ("by_name", {"x": [1]}, "by_name.x is list"),
         ("dtype", "float31", "dtype is None"),
         ("dtype", "nn", "not a dtype"),

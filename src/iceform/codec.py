@@ -20,7 +20,7 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 import torch
 from torch import Tensor
 
-from iceform.errors import IntegrityError
+from iceform.errors import IntegrityError, ParameterError
 from iceform.validation import dtype_name
 
 T = TypeVar("T")
@@ -87,6 +87,22 @@ def decode(kind: type[T], said: Any, tensors: Mapping[str, Tensor] | None = None
     return cast(T, _decoded(kind, said, tensors or {}, ""))
 
 
+def check_fields(value: Any) -> None:
+    """Refuse a dataclass whose fields hold something else than their types say.
+
+    Raises
+    ------
+    ParameterError
+        That names the field, what it holds and what it should.
+    """
+    kind: type = type(value)
+    for one in kept_fields(kind):
+        try:
+            _decoded(_hints(kind)[one.name], getattr(value, one.name), {}, one.name)
+        except IntegrityError as wrong:
+            raise ParameterError(f"{kind.__name__}: {wrong}") from None
+
+
 @cache
 def kept_fields(kind: type) -> tuple[Field[Any], ...]:
     """The fields of a dataclass that files hold."""
@@ -107,13 +123,17 @@ def _wrong(kind: Any, said: Any, at: str) -> IntegrityError:
     return IntegrityError(f"{at or 'what was read'} is {shown}, not {_name(kind)}")
 
 
+_PLAIN = {int: "a whole number", float: "a number", str: "text", bool: "True or False"}
+
+
 def _name(kind: Any) -> str:
-    return f"a {kind.__name__}" if isinstance(kind, type) else str(kind)
+    return _PLAIN.get(kind) or (f"a {kind.__name__}" if isinstance(kind, type) else str(kind))
 
 
 def _decoded(kind: Any, said: Any, tensors: Mapping[str, Tensor], at: str) -> Any:
     if is_dataclass(kind):
-        return _dataclass(cast(type, kind), said, tensors, at)
+        is_value = isinstance(said, cast(type, kind))  # of a dataclass in memory, not of a file
+        return said if is_value else _dataclass(cast(type, kind), said, tensors, at)
     if _is_tensor(kind):
         return _tensor(said, tensors, at)
     origin = get_origin(kind)

@@ -173,6 +173,30 @@ def test_what_instructions_add_comes_out_no_larger(name, level, monkeypatch):
     assert max(found) <= 1 + ROUNDING
 
 
+def of_two(monkeypatch, **second: float) -> float:
+    """What is known of exp(v): v is off by as much as it is large; ``second`` is the last's own."""
+    program = of_text(
+        "def written(x, y):\n"
+        "    v = stored(torch.exp(0.1 * mean(y)))\n"
+        "    return torch.exp(0.5 * v)\n"
+    )
+    own = own_errors(program, 0.0)
+    first, last = list(own)[:2]
+    own[first] = replace(own[first], table=first.dst.range.size)
+    own[last] = replace(own[last], **second)
+    monkeypatch.setattr(budget, "budget", lambda *_: own)
+    return program.certify()[0].error
+
+
+def test_rounding_grows_with_the_values_that_it_is_relative_to(monkeypatch):
+    """Four times as much, as of a product, where the argument is twice as large."""
+    assert of_two(monkeypatch, rounding=1.0) - of_two(monkeypatch) >= 4 * (1 - ROUNDING)
+
+
+def test_of_arguments_that_no_table_holds_nothing_is_known(monkeypatch):
+    assert of_two(monkeypatch) < of_two(monkeypatch, room=0.5) == math.inf
+
+
 def test_what_a_turn_adds_is_more_where_its_states_are_off(monkeypatch):
     """Turn by turn nothing is known of descent; a factor is off, and states that it multiplies."""
     program = of_text(
@@ -193,6 +217,18 @@ def test_what_a_turn_adds_is_more_where_its_states_are_off(monkeypatch):
     moved = furthest(program, own, "value", torch.zeros_like(X))
     assert moved > 100 * 1e-3 * 0.2 * 1.04  # more than what is added to states that are exact
     assert moved <= program.certify()[0].error < math.inf
+
+
+@pytest.mark.parametrize(("dtype", "known"), [(torch.float64, True), (torch.float32, False)])
+def test_what_is_sure_of_comparisons_is_not_so_of_their_average(dtype, known):
+    """Of 20001 signs it may be 5e-5, and float32 may be off by more when it adds them up."""
+
+    def most(x, y):
+        sign = language.where(y > 0.0, 1.0, -1.0)
+        return language.where(language.mean(sign) > 0.0, 1.0, -1.0)
+
+    found = compile(algorithm(most), 1, 20001).certify(dtype, "fused")[0].error
+    assert (found < 1e-6) == known
 
 
 def test_bounds_at_the_ends_of_ranges_are_what_errors_can_do(monkeypatch):

@@ -8,6 +8,7 @@ import torch
 
 from iceform.computer import library
 from iceform.computer.compile import compile
+from iceform.computer.instructions import TablePair
 from iceform.computer.lookups import (
     Extents,
     TableLookup,
@@ -18,6 +19,7 @@ from iceform.computer.lookups import (
 )
 from iceform.computer.rounding import column_facts, table_facts
 from iceform.run import windowed
+from iceform.run.ordered import OrderedWindow
 from tests.computer import programs
 
 MANY = 1 << 15
@@ -173,3 +175,16 @@ def test_bounds_of_slope_and_size(name):
     steepest = np.abs(np.diff(looked) / np.diff(z)).max()
     assert steepest <= facts.slope <= 3 * steepest
     assert np.abs(looked).max() <= facts.largest <= 1.5 * np.abs(looked).max()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_fused_look_up_is_off_by_what_either_way_of_reading_it_is(dtype):
+    """Of steep steps near 0 a window's logits are rounded more than those of the entries."""
+    k, unit = torch.arange(6.0, dtype=torch.float64), torch.finfo(dtype).eps / 2
+    entries = 6000 * k, -3000 * k**2, k % 2
+    table = TablePair("stairs", *entries, 0 * k, 0.0, 1.0, 0.0, 0.0)
+    window = OrderedWindow.of(*(t.to(dtype) for t in entries))
+    written = float(dtype != torch.float64)
+    near = column_facts(*entries, 0.0, 1.0, unit, extra=written, window=window).rounding
+    assert table_facts(table, dtype)[0].rounding < near
+    assert near <= table_facts(table, dtype, "fused")[0].rounding

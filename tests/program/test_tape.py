@@ -254,3 +254,15 @@ def test_an_affine_map_rounds_by_the_sizes_of_its_terms_not_by_their_sum(seed):
     assert torch.equal(allowed, plain.rounding(got, -x))
     radii = torch.rand(40, generator=generator, dtype=F64)
     assert torch.equal(affine.moved(got, [x], [radii]).first, plain.moved(got, [x], [radii]).first)
+
+
+@pytest.mark.parametrize(("op", "value"), [("mul", 1e200), ("add", 1.5e308)])
+def test_what_overflows_is_off_by_infinity_and_what_is_masked_by_nothing(op, value):
+    """tanh of it times 1e-300 is 1 in float64, whatever it should be."""
+    tape = Tape()
+    twice = tape.leaf(torch.tensor([value, -math.inf], dtype=F64))
+    large = tape.apply(op, twice, tape.leaf(torch.tensor([value, 1.0], dtype=F64)))
+    assert tape.bound(large).tolist()[0] == math.inf
+    assert tape.bound(large).tolist()[1] <= 1e-299
+    small = tape.apply("mul", large, tape.leaf(torch.tensor([1e-308, 1.0], dtype=F64)))
+    assert tape.bound(tape.apply("apply", small, attr=TANH)).tolist()[0] >= 0.01

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -161,6 +162,24 @@ def test_the_card_runs_as_printed(kind, program, tmp_path, capsys, monkeypatch):
         block, {"path": tmp_path, "X": x, "y": y, "program": program} if "program" in block else {}
     )
     assert "within" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("shape", [(1, 0, 64), (2, 5, 64), (5, 64), (1, 5, 32)])
+def test_what_is_no_hidden_state_is_not_read(shape):
+    spec = targets.LinearDescent(2, 1)
+    known = targets.ARCHITECTURES["gpt2"]
+    model = targets.StockModel(Path("nowhere"), known, spec)
+    wide = tuple(spec.design.hidden if n == 64 else n for n in shape)
+    with pytest.raises(ice.errors.ShapeError, match="last_hidden_state is"):
+        model.read(torch.zeros(wide, dtype=torch.float64))
+
+
+def test_what_are_no_ids_is_not_read():
+    spec = targets.AnsweringDescent(2, 1)
+    model = targets.StockModel(Path("nowhere"), targets.ARCHITECTURES["gpt2"], spec)
+    for wrong in (torch.zeros(1, 0).long(), torch.zeros(1, 3), torch.zeros(1, 3, 5).long()):
+        with pytest.raises(ice.errors.ShapeError, match="generated ids are whole numbers"):
+            model.read(wrong)
 
 
 @pytest.mark.parametrize("kind", ["albert", "weights", "gpt2"])

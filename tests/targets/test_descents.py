@@ -9,6 +9,7 @@ import torch
 import iceform as ice
 from iceform import targets
 from iceform.heads import Move
+from iceform.targets.rounding import KernelRounding
 
 from .stock import assert_within, exact, off, written
 
@@ -309,7 +310,7 @@ def test_parameters_that_cannot_be_are_refused(given, error, words):
         CASES["least squares"].spec.tokens(*data(3, 4, 0), **given)
 
 
-@pytest.mark.parametrize("order", [[0, 1], [0, 1, 2, 3, 4, 9], [-1] * 6])
+@pytest.mark.parametrize("order", [[0, 1], [0, 1, 2, 3, 4, 9], [-1] * 6, 3, [0.5] * 6, "012340"])
 def test_an_order_that_is_none_is_refused(order):
     with pytest.raises(ice.errors.ShapeError, match="order must name 6 of the samples 0 to 4"):
         CASES["stochastic"].spec.tokens(*data(3, 5, 0), order=order)
@@ -330,6 +331,88 @@ def test_data_that_do_not_fit_are_refused():
         ice.errors.ShapeError, match=r"4 samples .* turns for 3; write .* samples=4"
     ):
         CASES["causal"].spec.tokens(*data(2, 4, 0))
+
+
+@pytest.mark.parametrize("name", ["least squares", "any f", "stochastic", "causal", "decoder"])
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        (lambda x, y: (x[:0], y[:0]), ice.errors.ShapeError, "at least one sample"),
+        (lambda x, y: (x[0], y), ice.errors.ShapeError, r"X must be \(n, "),
+        (lambda x, y: (x[None], y[None]), ice.errors.ShapeError, r"X must be \(n, "),
+        (lambda x, y: (x[:, :1], y), ice.errors.ShapeError, r"X must be \(n, "),
+        (lambda x, y: (x, y[:2]), ice.errors.ShapeError, r"X must be \(n, "),
+        (lambda x, y: (x, y[:, None]), ice.errors.ShapeError, r"X must be \(n, "),
+        (lambda x, y: (x.to_sparse(), y), ice.errors.DtypeError, "to_dense"),
+        (lambda x, y: (x, y * float("nan")), ice.errors.BoundError, "y holds NaN"),
+        (lambda x, y: (x.numpy(), y), ice.errors.DtypeError, "X must be a torch tensor"),
+    ],
+)
+def test_a_domain_is_refused_the_data_that_a_prompt_is(name, change, error, words):
+    spec = targets.AnsweringDescent(2, 2) if name == "decoder" else CASES[name].spec
+    x, y = change(*data(spec.dim, 3, 0))
+    for asked in (spec.domain, spec.prompt):
+        with pytest.raises(error, match=words):
+            asked(x, y)
+
+
+@pytest.mark.parametrize("name", ["least squares", "any f", "stochastic", "causal"])
+@pytest.mark.parametrize("size", [1e160, 1e300])
+def test_data_whose_squares_are_beyond_float64_are_not_certified(name, size):
+    spec = CASES[name].spec
+    for d in {1, spec.dim}:
+        spec = replace(spec, dim=d)
+        x, y = data(d, 3, 0)
+        for known in (spec.domain(x * size, y), replace(spec.domain(x, y), rows=size)):
+            assert spec.certificate(known).error == float("inf")
+
+
+def test_numbers_that_no_level_stands_for_are_refused():
+    spec = targets.AnsweringDescent(2, 2, bound=2.0)
+    x, y = data(2, 3, 0)
+    for given in ((1e300 * x, y), (x, y + 2.1)):
+        with pytest.raises(ice.errors.BoundError, match="tokens stand for numbers up to 2"):
+            spec.prompt(*given)
+    with pytest.raises(ice.errors.BoundError, match=r"max \|query\| is 3"):
+        spec.prompt(x, y, query=torch.tensor([3.0, 0.0]))
+    with pytest.raises(ice.errors.DtypeError, match="query must be a torch tensor"):
+        spec.prompt(x, y, query=[1.0, 0.0])
+    assert spec.levels.nearest(torch.tensor([1e300, -1e300])).tolist() == [2.0, -2.0]
+
+
+@pytest.mark.parametrize("padding", [-1, 0.5, True, None, "x", float("inf")])
+def test_padding_is_a_number_of_tokens(padding):
+    spec = CASES["least squares"].spec
+    for asked in (spec.domain, spec.prompt):
+        with pytest.raises(ice.errors.ShapeError, match="padding is a whole number of tokens"):
+            asked(*data(3, 4, 0), padding=padding)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        (targets.LinearDescent, {"dim": 1.5}), (targets.LinearDescent, {"positions": "many"}),
+        (targets.LinearDescent, {"factors": 3}), (targets.LinearDescent, {"basis": True}),
+        (targets.LinearDescent, {"copies": None}), (targets.GeneralDescent, {"dtype": None}),
+        (targets.AnsweringDescent, {"bound": "wide"}), (targets.AnsweringDescent, {"step": None}),
+    ],
+)  # fmt: skip
+def test_a_field_that_holds_something_else_is_named(kind, wrong):
+    (name,) = wrong
+    with pytest.raises(ice.errors.ParameterError, match=f"{kind.__name__}: {name} is .*, not "):
+        kind(**{"dim": 2, "steps": 2, **wrong})
+
+
+def test_a_dtype_that_is_none_is_refused():
+    with pytest.raises(ice.errors.DtypeError, match="got 'float6'"):
+        targets.StochasticDescent(2, 2, dtype="float6")
+
+
+def test_coefficients_that_tokens_hold_too_differently_are_not_certified():
+    """The bound of what that does to a look-up is none where logits may be off by one."""
+    spec = targets.GeneralDescent(2, 400, dtype="float32", lr=1e-4)
+    account = spec.account(spec.domain(*data(2, 3, 0)), KernelRounding(torch.float32))
+    assert account.parts()["look-ups"] == float("inf")
 
 
 def test_architectures_and_functions_that_cannot_be_are_refused(tmp_path):

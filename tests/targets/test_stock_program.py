@@ -226,6 +226,12 @@ def test_a_wrong_answer_is_enclosed_as_such(squares):
     assert measured == proof.error == float("inf")
 
 
+def test_more_samples_than_the_layers_hold_are_refused():
+    spec = targets.LayeredProgram.of(program("least_squares"), {"steps": 1})
+    with pytest.raises(ice.errors.CapacityError, match=r"5 samples .* layers hold 4"):
+        spec.prompt(*data(5), program=program("least_squares"), steps=1)
+
+
 def test_a_program_is_required(squares):
     with pytest.raises(ice.errors.ProgramError, match="pass program="):
         squares.model.prompt(*data())

@@ -178,13 +178,24 @@ def test_another_margin_is_another_network(context: BrowserContext, address: str
 # ---------------------------------------------------------------------------------------------
 
 
-def test_it_opens_small_and_fits(context: BrowserContext, address: str) -> None:
+def test_it_opens_small(context: BrowserContext, address: str) -> None:
+    """On the live GPT-2, all of whose board is in view."""
     visit = Visit(context, address)
+    visit.drawn("descent")
+    assert visit.digest == the_machine().digest
+    assert visit.bytes < FIRST_VIEW, f"{visit.bytes / 1e6:.2f} MB"
+    box = visit.page.locator("#descent-board").bounding_box()
+    assert box
+    assert box["y"] + box["height"] <= LAPTOP["height"]
+    assert visit.said == []
+
+
+def test_what_is_set_is_in_view(context: BrowserContext, address: str) -> None:
+    """Outside of the lesson."""
+    visit = Visit(context, address, "#preset=wave")
     visit.drawn("passes")
     assert visit.points == 80
     assert visit.curve
-    assert visit.digest == the_machine().digest
-    assert visit.bytes < FIRST_VIEW, f"{visit.bytes / 1e6:.2f} MB"
     for place in ("#facts", "#algorithm", "#set-passes", "#set-tokens", "#play", "#board"):
         box = visit.page.locator(place).bounding_box()
         assert box, place
@@ -498,6 +509,42 @@ def test_every_step_of_the_lesson(browser: Browser, address: str, scheme, window
             page.get_by_role("button", name="Next").click()
     assert visit.said == []
     made.close()
+
+
+def test_a_step_shows_nothing_of_the_step_before(context: BrowserContext, address: str) -> None:
+    """Numbers and curves are hidden from the click until the answer is there."""
+    visit = Visit(context, address, "#lesson=6")
+    shown = """(hash) => new Promise((seen) => {
+      const all = () => ['#facts dd', '[data-fit=machine]'].map((place) =>
+        getComputedStyle(document.querySelector(place)).visibility);
+      const before = all();
+      location.hash = hash;
+      addEventListener('hashchange', () => requestAnimationFrame(() => seen([before, all()])));
+    })"""
+    before, after = visit.page.evaluate(shown, "#lesson=7")
+    assert before == ["visible", "visible"]
+    assert after == ["hidden", "hidden"]
+    visit.settled()
+    expect(visit.page.locator("#facts dd").first).to_be_visible(timeout=PATIENCE)
+
+
+def test_a_value_that_was_moved_is_put_back_from_the_lesson(
+    context: BrowserContext, address: str
+) -> None:
+    """Where the curve is seen: the panel with the sliders is below it."""
+    visit = Visit(context, address, "#lesson=8")
+    page, button = visit.page, visit.page.locator("#lesson-act")
+    gaps, curves = [], []
+    for words in ("Put it back", "Move it again", "Put it back"):
+        visit.settled()
+        expect(button).to_have_text(words)
+        gaps.append(float(page.locator("#facts").get_attribute("data-gap") or "nan"))
+        curves.append(visit.curve)
+        visit.after_run(button.click)
+    assert gaps[0] == gaps[2] > 1e-3
+    assert gaps[1] < gaps[0] / 100
+    assert curves[0] == curves[2] != curves[1]
+    assert visit.said == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -71,7 +71,24 @@ class Checkpoint(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A compiled algorithm."""
+    """A compiled algorithm, as :func:`iceform.compile` makes it.
+
+    It is run by a :class:`~iceform.computer.Computer`. ``certificate`` bounds the error of every
+    run on data of its domain, ``explain()`` lists its instructions and what each adds to that,
+    ``diagnose(X, y)`` says which lines lose precision on given data, and ``to(...)`` writes it
+    into a stock transformer.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def energy(x):
+    ...     return ice.mean(x * x)
+    >>> program = ice.compile(energy, dim=1, samples=3)
+    >>> program.certificate.error < 1e-8, program.plan["instructions"]
+    (True, 3)
+    >>> program.reference([[0.5], [1.0], [-1.0]])
+    tensor([0.7500], dtype=torch.float64)
+    """
 
     algorithm: Algorithm
     graph: Graph
@@ -341,7 +358,7 @@ def compile(
     margin: float | None = None,
     **parameter_ranges: Any,
 ) -> Program:
-    r"""Compile an algorithm for samples of ``dim`` features.
+    r"""Compile an algorithm into a program for the frozen computer.
 
     Parameters
     ----------
@@ -375,6 +392,14 @@ def compile(
     ------
     CompileError
         Quotes the line of the algorithm that cannot be compiled.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def energy(x):
+    ...     return ice.mean(x * x)
+    >>> ice.compile(energy, dim=1, samples=3)
+    Program(energy, dim=1, samples=3, eps=1e-08: 3 instructions, 3 tables with 87 entries)
     """
     if not isinstance(algorithm, Algorithm):
         raise ProgramError(

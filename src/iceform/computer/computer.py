@@ -44,7 +44,7 @@ from iceform.computer.prompt import (
 from iceform.computer.running import run
 from iceform.errors import CapacityError, ProgramError, ShapeError
 from iceform.heads import FrozenNetwork
-from iceform.run import other_weights
+from iceform.run.base import other_weights
 from iceform.validation import (
     check_capacity,
     check_choice,
@@ -62,7 +62,7 @@ _Cycles = Attester[tuple[State, State]]
 
 @dataclass(frozen=True, eq=False)
 class Execution:
-    """What a run left behind.
+    """What running a prompt left behind; :meth:`Computer.execute` returns it.
 
     Attributes
     ----------
@@ -78,6 +78,17 @@ class Execution:
         Which weights ran, and what running cycles again has shown.
     ledger
         What was computed where.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def energy(x):
+    ...     return ice.mean(x * x)
+    >>> program = ice.compile(energy, dim=1, samples=3)
+    >>> computer = ice.Computer.for_programs(program)
+    >>> X = torch.tensor([[0.5], [1.0], [-1.0]], dtype=torch.float64)
+    >>> computer.execute(computer.prompt(program, X)).outputs["value"]
+    tensor([0.7500], dtype=torch.float64)
     """
 
     prompt: ProgramPrompt
@@ -101,7 +112,10 @@ class Execution:
 
 
 class Computer:
-    """A frozen block for a class of programs: its weights depend on these sizes alone.
+    """A frozen block of attention that runs every program within its sizes.
+
+    Its weights depend on the sizes alone: program and data are written into the prompt. Ask
+    :meth:`for_programs` for the smallest one that holds given programs.
 
     Parameters
     ----------
@@ -117,6 +131,17 @@ class Computer:
         The largest component of a value, of memory and of what instructions return.
     dtype
         float64 or float32.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def energy(x):
+    ...     return ice.mean(x * x)
+    >>> program = ice.compile(energy, dim=1, samples=3)
+    >>> computer = ice.Computer.for_programs(program)
+    >>> result = computer.run(program, torch.tensor([[0.5], [1.0], [-1.0]]))
+    >>> result.value, result.certificate.kind, result.enclosure.error < 1e-14
+    (tensor([0.7500], dtype=torch.float64), 'proven', True)
     """
 
     def __init__(
@@ -583,7 +608,30 @@ def _all_halt(prompt: ProgramPrompt, tokens: Tensor) -> bool:
 
 
 def accounted(prompt: ProgramPrompt, cycles: int, *, stops: bool) -> Ledger:
-    """What was computed where: between cycles there is nothing but the loop."""
+    """The ledger of a run: what the prompt holds, what attention computes, and what the host does.
+
+    Parameters
+    ----------
+    prompt
+        What ran.
+    cycles
+        How often the block was applied.
+    stops
+        Whether the host looked for the program's halt.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def energy(x):
+    ...     return ice.mean(x * x)
+    >>> program = ice.compile(energy, dim=1, samples=3)
+    >>> prompt = ice.Computer.for_programs(program).prompt(program, torch.ones(3, 1).double())
+    >>> print(accounted(prompt, 3, stops=True))
+    prompt    program tokens, the same for all data; memory affine in the data
+    attention cycles of the frozen block, four layers each x 3
+    readout   answers copied out of memory tokens
+    host      looks at the program counter, to end the loop at a halt
+    """
     ledger = Ledger()
     ledger.note("prompt", "program tokens, the same for all data; memory affine in the data")
     ledger.note("attention", "cycles of the frozen block, four layers each", cycles)

@@ -69,7 +69,17 @@ def _tables(program: Program) -> Iterator[str]:
 
 
 def curve(table: TablePair, column: str) -> str:
-    """The function that a table's "f" or "g" stands for, in few letters."""
+    """The function that a table's column "f" or "g" stands for, in few letters.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def energy(x):
+    ...     return ice.mean(x * x)
+    >>> table = ice.compile(energy, dim=1, samples=3).assembly.tables[0]
+    >>> curve(table, "f"), curve(table, "g")
+    ('z*z', '0')
+    """
     function = getattr(table, f"exact_{column}")
     if function is None:
         return "0"
@@ -87,7 +97,16 @@ def _instructions(program: Program) -> Iterator[str]:
 
 
 def spelled(i: Instruction) -> str:
-    """An instruction as assembly: destination, table, operands, and where it goes on."""
+    """An instruction as assembly: destination, table, operands, and where it goes on.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def energy(x):
+    ...     return ice.mean(x * x)
+    >>> spelled(ice.compile(energy, dim=1, samples=3).assembly.instructions[1])
+    'g        <- T1   a = mean[x]'
+    """
     text = f"{i.dst:<8} <- {i.table:<4} a = {i.a}"
     text += f", b = {i.b}" if str(i.b) != "0" else ""
     return text + (f"  -> {i.next}" if i.next != i.address + 1 else "")

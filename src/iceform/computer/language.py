@@ -89,7 +89,16 @@ __all__ = [
 
 
 def mean(value: Value) -> Value:
-    """The mean over the samples."""
+    """The mean over the samples: one value for all, from one a sample.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def centred(x, y):
+    ...     return y - ice.mean(y)
+    >>> centred(torch.zeros(3, 1), [1.0, 2.0, 6.0])
+    tensor([-2., -1.,  3.], dtype=torch.float64)
+    """
     _one_a_sample("mean", value)
     return emit("mean", value)
 
@@ -97,8 +106,30 @@ def mean(value: Value) -> Value:
 def attend(query: Any, key: Value, value: Any, bias: Any = None) -> Value:
     r"""Softmax attention over the samples: :math:`\sum_i p_i v_i`, p = softmax(q . k_i + b_i).
 
-    ``key`` and ``value`` are one a sample; ``query`` is one, or one a sample, and so is the answer.
-    Query and key are vectors of one length, or both scalars.
+    Parameters
+    ----------
+    query
+        q: one for all, or one a sample. It has as many components as the key.
+    key
+        k, one a sample: a vector, or a number if the query is one.
+    value
+        v, one a sample.
+    bias
+        b, a number a sample; None for none.
+
+    Returns
+    -------
+    The average of the values: one for each query.
+
+    Examples
+    --------
+    The target of the sample that is most like the query:
+
+    >>> @ice.algorithm
+    ... def recalled(x, y, *, query=ice.vector([0.9, 0.1])):
+    ...     return ice.attend(64 * query, x, y)
+    >>> recalled([[1.0, 0.0], [0.0, 1.0]], [3.0, 5.0])
+    tensor(3., dtype=torch.float64)
     """
     _one_a_sample("attend", key)
     query, value = checked_value(query, key), checked_value(value, key)
@@ -118,21 +149,57 @@ def attend(query: Any, key: Value, value: Any, bias: Any = None) -> Value:
 
 
 def zeros_like(value: Value) -> Value:
-    """Zeros, one for all, of the shape of ``value``."""
+    """Zeros, one for all samples, with as many components as ``value``.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def start(x, y):
+    ...     return ice.zeros_like(x)
+    >>> start([[1.0, 2.0], [3.0, 4.0]], [0.0, 0.0])
+    tensor([0., 0.], dtype=torch.float64)
+    """
     return filled_like(value, 0.0)
 
 
 def concat(*parts: Value) -> Value:
-    """Vectors and scalars side by side, as one vector."""
+    """Vectors and scalars side by side, as one vector.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def joined(x, y):
+    ...     return ice.concat(x, y)
+    >>> joined([[1.0, 2.0]], [3.0])
+    tensor([[1., 2., 3.]], dtype=torch.float64)
+    """
     if not parts or not all(isinstance(p, Value) for p in parts):
         raise refuse("concat takes values of the program", source_line())
     return emit("concat", *parts)
 
 
 def bounded(value: Value, low: float, high: float | None = None) -> Value:
-    """``value``, of which you say that it stays within [low, high], or within +-low.
+    r"""``value``, which you promise to stay within [low, high].
 
-    The compiler takes your word; every run checks it, and refuses its answer where it fails.
+    The compiler makes its tables for that range. Every run checks the promise, and refuses its
+    answer where it is broken.
+
+    Parameters
+    ----------
+    value
+        A value of the program.
+    low, high
+        The range; with ``low`` alone it is from -\\|low\\| to \\|low\\|.
+
+    Examples
+    --------
+    The compiler knows of y that it is at most 1, and not that its mean is positive:
+
+    >>> @ice.algorithm
+    ... def inverse(x, y):
+    ...     return 1 / ice.bounded(ice.mean(y), 0.25, 1.0)
+    >>> inverse([[0.0], [0.0]], [0.25, 0.75])
+    tensor(2., dtype=torch.float64)
     """
     _check_value("bounded", value)
     low, high = (-abs(low), abs(low)) if high is None else (low, high)
@@ -142,19 +209,46 @@ def bounded(value: Value, low: float, high: float | None = None) -> Value:
 
 
 def stored(value: Value) -> Value:
-    """``value``, held in memory: what is computed from it is not fused with it into one look-up.
+    """``value``, written to memory before anything is computed from it.
 
-    It matters where the look-up would be worse: ``guess = stored(1 / v)`` is a rough reciprocal,
-    and ``guess * (2 - v * guess)`` a better one by Newton's step, which fused is 1/v once more.
+    The compiler joins functions of one value into one look-up. ``stored`` keeps two of them apart.
+
+    Examples
+    --------
+    The look-up of 1/v is rough, and a step of Newton's makes it better. Joined into one look-up the
+    two would be 1/v once more, as rough as before:
+
+    >>> @ice.algorithm
+    ... def inverse(x, y):
+    ...     v = ice.mean(y)
+    ...     guess = ice.stored(1 / v)
+    ...     return guess * (2 - v * guess)
+    >>> inverse([[0.0], [0.0]], [0.25, 0.75])
+    tensor(2., dtype=torch.float64)
     """
     _check_value("stored", value)
     return emit("stored", value)
 
 
 def reciprocal(value: Value, low: float, high: float) -> Value:
-    """1/value for a value that stays within [low, high], low > 0.
+    """1/value, for a value that you promise to stay within [low, high], low > 0.
 
-    By a look-up, and a step of Newton's that squares its relative error.
+    It is a look-up and then a step of Newton's method, which squares the look-up's relative error.
+
+    Parameters
+    ----------
+    value
+        A value of the program.
+    low, high
+        Its range, checked in every run as by :func:`bounded`.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def inverse(x, y):
+    ...     return ice.reciprocal(y, 0.1, 1.0)
+    >>> inverse([[0.0], [0.0]], [0.25, 0.5])
+    tensor([4., 2.], dtype=torch.float64)
     """
     if not 0 < low < high:
         raise refuse(f"reciprocal needs 0 < low < high, got [{low}, {high}]", source_line())
@@ -166,15 +260,52 @@ def reciprocal(value: Value, low: float, high: float) -> Value:
 
 
 def apply(f: Any, value: Value) -> Value:
-    """A scalar function, elementwise: an ``ice.Formula``, or a function written in the language."""
+    """A scalar function of every component of ``value``.
+
+    Parameters
+    ----------
+    f
+        An ``ice.Formula``, or a function written in the language.
+    value
+        A value of the program.
+
+    Examples
+    --------
+    >>> from iceform.computer import language
+    >>> @ice.algorithm
+    ... def shaped(x, y):
+    ...     return language.apply(ice.Formula("z^2 + 1"), y)
+    >>> shaped([[0.0], [0.0]], [1.0, 3.0])
+    tensor([ 2., 10.], dtype=torch.float64)
+    """
     return applied(f, value)
 
 
 def repeat(count: Any) -> Any:
-    """``for i in repeat(steps):`` makes a loop of the program, not of Python.
+    """A loop of the program, written ``for i in repeat(count):``.
 
-    ``count`` is a parameter or a number; ``i`` is the number of the turn, 0, 1, ..., a value of the
-    program.
+    A loop of Python would be written out turn by turn; this one is a loop in the prompt too, and
+    how many turns it makes may be a parameter of the run.
+
+    Parameters
+    ----------
+    count
+        How many turns: a parameter of the algorithm, a whole number, or :func:`iceform.count`.
+
+    Returns
+    -------
+    The number of each turn, 0, 1, ..., as a value of the program.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def powers(x, y, *, steps=3):
+    ...     v = ice.constant(1.0)
+    ...     for _ in ice.repeat(steps):
+    ...         v = v * ice.mean(y)
+    ...     return v
+    >>> powers([[0.0]], [2.0]), powers([[0.0]], [2.0], steps=10)
+    (tensor(8., dtype=torch.float64), tensor(1024., dtype=torch.float64))
     """
     if isinstance(count, Value):
         scope: Any = count.scope
@@ -193,7 +324,22 @@ def _turns(scope: EagerScope, count: int) -> Iterator[Value]:
 
 
 def constant(number: Any) -> Value:
-    """A number, or a list of numbers, as a value of the program, for a name that a loop changes."""
+    """A number, or a list of numbers, as a value of the program.
+
+    A name that a loop changes has to start with such a value: a number of Python has no place in
+    the program's memory.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def doubled(x, y, *, steps=4):
+    ...     total = ice.constant(1.0)
+    ...     for _ in ice.repeat(steps):
+    ...         total = 2 * total
+    ...     return total
+    >>> doubled([[0.0]], [0.0])
+    tensor(16., dtype=torch.float64)
+    """
     scope = scope_of(sys._getframe(1))
     return lifted(number, Value(scope, None, False, None))
 
@@ -203,7 +349,24 @@ def _number(scope: Any, number: float) -> Value:
 
 
 def while_(condition: Value) -> bool:
-    """``while while_(gap > tolerance):`` makes a loop whose number of turns depends on the data."""
+    """A loop of the program whose number of turns the data decide: ``while while_(condition):``.
+
+    Parameters
+    ----------
+    condition
+        A comparison of values that are one for all samples. The loop goes on while it holds.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def halved(x, y, *, most=1.5):
+    ...     v = +ice.mean(y)
+    ...     while ice.while_(v > most):
+    ...         v = v / 2
+    ...     return v
+    >>> halved([[0.0], [0.0]], [7.0, 9.0])
+    tensor(1., dtype=torch.float64)
+    """
     if not isinstance(condition, Value):
         raise refuse(f"while_ asks for a comparison, got {type(condition).__name__}", source_line())
     if isinstance(condition.scope, Tracer):
@@ -212,9 +375,22 @@ def while_(condition: Value) -> bool:
 
 
 def vector(value: Any = 0.0, length: int | None = None) -> Vector:
-    """As the default of a parameter: a vector as long as x, filled with ``value``.
+    """The default of a parameter that is a vector.
 
-    With a ``length`` it is as long as that, and ``value`` may be a list of as many numbers.
+    Parameters
+    ----------
+    value
+        A number that fills the vector, or a list of its numbers.
+    length
+        How many components it has; None for as many as x, or as the list.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def predicted(x, *, w=ice.vector(0.5)):
+    ...     return x @ w
+    >>> predicted([[1.0, 2.0]]), predicted([[1.0, 2.0]], w=[1.0, -1.0])
+    (tensor([1.5000], dtype=torch.float64), tensor([-1.], dtype=torch.float64))
     """
     return Vector(value, length)
 
@@ -301,7 +477,20 @@ _TAKEN = {
 
 
 class Algorithm:
-    """A function of the language; calling it runs it on tensors."""
+    """A function of the language, as :func:`iceform.algorithm` makes it.
+
+    Called on tensors it runs the exact algorithm in float64: X of shape (n, d), y of shape (n,),
+    and parameters by name. Called on values, inside another algorithm, it becomes part of that one.
+    :func:`iceform.compile` makes a program of it.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def scaled(x, *, factor=2.0):
+    ...     return factor * x.sum()
+    >>> scaled, list(scaled.parameters), scaled([[1.0, 2.0]], factor=3.0)
+    (<algorithm scaled(x, *, factor=2.0)>, ['factor'], tensor([9.], dtype=torch.float64))
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = with_extremes(function)
@@ -452,5 +641,22 @@ def _unpacked(returned: Any) -> Any:
 
 
 def algorithm(function: Callable[..., Any]) -> Algorithm:
-    """Make a function an algorithm of the language; use as a decorator."""
+    """Make a function an algorithm of the language: a decorator.
+
+    The function is written for one sample. ``x`` is the sample's features, ``y`` its target, which
+    an algorithm without targets leaves out; parameters are keyword-only and have numbers, or
+    :func:`vector`, as defaults.
+
+    Returns
+    -------
+    An :class:`~iceform.computer.Algorithm`: call it on tensors, or give it to :func:`compile`.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def step(x, y, *, lr=0.5):
+    ...     return lr * ice.mean(y * x)
+    >>> step([[1.0, 0.0], [0.0, 1.0]], [2.0, 4.0])
+    tensor([0.5000, 1.0000], dtype=torch.float64)
+    """
     return Algorithm(function)

@@ -88,7 +88,7 @@ class MaskMargins:
 
 @dataclass(frozen=True)
 class ComputerSizes:
-    """What a computer can hold.
+    """What a computer can hold: all that its weights depend on, beside the dtype.
 
     Attributes
     ----------
@@ -103,6 +103,15 @@ class ComputerSizes:
         The largest logit of a table or a likeness, in absolute value.
     values
         The largest component of what memory holds or an instruction returns, in absolute value.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def energy(x):
+    ...     return ice.mean(x * x)
+    >>> sizes = ComputerSizes.for_programs([ice.compile(energy, dim=1, samples=3).assembly], 3)
+    >>> sizes.width, sizes.lanes, sizes.table_tokens
+    (1, 4, 128)
     """
 
     width: int

@@ -171,7 +171,29 @@ class Graphed:
 
 @dataclass(frozen=True, eq=False)
 class LayerAttention:
-    """One layer's attention in one cycle."""
+    """One layer's attention in one cycle: who attends to whom.
+
+    Attributes
+    ----------
+    layer
+        The layer's name.
+    heads
+        Attention by the heads' names: rows are the tokens that ask, columns those that answer.
+    roles
+        What each token is.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def energy(x):
+    ...     return ice.mean(x * x)
+    >>> program = ice.compile(energy, dim=1, samples=3)
+    >>> computer = ice.Computer.for_programs(program)
+    >>> X = torch.ones(3, 1, dtype=torch.float64)
+    >>> trace = computer.trace(program, X)
+    >>> trace.attention(0)["fetch"].asked("fields")["unit, 0"]
+    {'instruction, 0': 1.0}
+    """
 
     layer: str
     heads: Mapping[str, Float[Tensor, "t t"]]  # rows ask, columns answer
@@ -189,7 +211,7 @@ class LayerAttention:
 
 @dataclass(frozen=True, eq=False)
 class ComputerTrace:
-    """What every cycle found and left.
+    """The tokens before and after every cycle of a run; :meth:`Computer.trace` returns it.
 
     Attributes
     ----------
@@ -199,6 +221,17 @@ class ComputerTrace:
         The tokens before every cycle and after the last, shape (cycles + 1, tokens, features).
     network
         The block that ran.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def energy(x):
+    ...     return ice.mean(x * x)
+    >>> program = ice.compile(energy, dim=1, samples=3)
+    >>> computer = ice.Computer.for_programs(program)
+    >>> trace = computer.trace(program, torch.ones(3, 1, dtype=torch.float64))
+    >>> trace.cycles, trace.counters, {k: v.round() for k, v in trace.outputs.items()}
+    (2, [0, 1, 2], {'value': tensor([1.], dtype=torch.float64)})
     """
 
     prompt: ProgramPrompt

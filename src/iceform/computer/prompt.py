@@ -42,7 +42,7 @@ from iceform.validation import common_batch
 
 @dataclass(frozen=True, eq=False)
 class ProgramPrompt:
-    """A program with its data; as tokens where somebody asks for them.
+    """A program with its data, as tokens; :meth:`Computer.prompt` writes it.
 
     Attributes
     ----------
@@ -56,6 +56,17 @@ class ProgramPrompt:
         What every variable starts with, shape (*batch, lanes, m).
     changed
         Tokens written by hand in place of those that program and memory make; else None.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def energy(x):
+    ...     return ice.mean(x * x)
+    >>> program = ice.compile(energy, dim=1, samples=3)
+    >>> X = torch.tensor([[0.5], [1.0], [-1.0]], dtype=torch.float64)
+    >>> prompt = ice.Computer.for_programs(program).prompt(program, X)
+    >>> prompt.tokens.shape, prompt.memory["x"].flatten()
+    (torch.Size([101, 114]), tensor([ 0.5000,  1.0000, -1.0000], dtype=torch.float64))
     """
 
     assembly: Assembly

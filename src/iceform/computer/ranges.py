@@ -92,7 +92,7 @@ class ProgramDomain:
                 )
                 mend = mend if math.isfinite(worst) else "no program computes with such a number"
                 raise BoundError(
-                    f"{name} has the value {worst:.6g}, outside {allowed}, for which the program "
+                    f"{name} has the value {worst:.12g}, outside {allowed}, for which the program "
                     f"was compiled; {mend}"
                 )
 

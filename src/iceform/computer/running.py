@@ -129,6 +129,18 @@ def enclosure_of(
     Returns
     -------
     Infinite where an answer holds NaN or infinity; None where ball arithmetic is missing.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def energy(x):
+    ...     return ice.mean(x * x)
+    >>> program = ice.compile(energy, dim=1, samples=1)
+    >>> X, y = program.checked([[0.5]])
+    >>> answer = {"value": torch.tensor([0.2501], dtype=torch.float64)}
+    >>> found = enclosure_of(program, X, y, answer, {}, torch.float64, "literal")
+    >>> abs(found.error - 1e-4) < 1e-12
+    True
     """
     if not available():
         return None

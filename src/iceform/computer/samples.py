@@ -23,6 +23,7 @@ from iceform.computer.language import (
     while_,
 )
 from iceform.computer.values import Value, checked_value, emit, leaf, where
+from iceform.computer.virtual import DECISIVE
 from iceform.program import Node
 
 __all__ = [
@@ -38,21 +39,39 @@ __all__ = [
     "sum",
 ]
 
-# The logit by which a sample is told from its neighbours, 64: e^-64 is below the unit roundoff.
-# Places are counted in so many too: keys lie beside values, and large ones make these coarse.
-_PLACE = _UNIT = 2.0 ** math.ceil(math.log2(-math.log(UNIT)))
+# The logit by which a sample is told from its neighbours. Places are counted in so many too: keys
+# lie beside values, and large ones make these coarse.
+_PLACE = _UNIT = DECISIVE
 # Two thirds of the digits say which value is the largest, 2^35, and the rest how much others weigh.
 _LARGEST = 2.0 ** round(-math.log2(UNIT) * 2 / 3)
 _FIRST = _PLACE * math.sqrt(UNIT)  # by which a sample gives way to the one before it, 7e-7
 
 
 def count() -> Value:
-    """n, the number of samples, as a number of the program; ``repeat`` takes it."""
+    """n, the number of samples, as a number of the program.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def variance(x, y):
+    ...     return ice.sum((y - ice.mean(y)) ** 2) / (ice.count() - 1)
+    >>> variance([[0.0], [0.0], [0.0]], [1.0, 2.0, 3.0])
+    tensor(1., dtype=torch.float64)
+    """
     return _of_samples("count", False)
 
 
 def index() -> Value:
-    """Which sample this is, one a sample: 0, 1, ..., n - 1."""
+    """The number of each sample: 0, 1, ..., n - 1.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def even(x, y):
+    ...     return ice.where(ice.index() % 2 == 0, y, 0.0)
+    >>> even(torch.zeros(3, 1), [5.0, 6.0, 7.0])
+    tensor([5., 0., 7.], dtype=torch.float64)
+    """
     return _of_samples("index", True)
 
 
@@ -62,14 +81,37 @@ def _of_samples(op: str, samples: bool) -> Value:
 
 
 def sum(value: Value) -> Value:
-    """The sum over the samples: n times their mean."""
+    """The sum over the samples: n times their mean.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def total(x, y):
+    ...     return ice.sum(y * x)
+    >>> total([[1.0, 0.0], [1.0, 2.0]], [1.0, 3.0])
+    tensor([4., 6.], dtype=torch.float64)
+    """
     return mean(value) * count()
 
 
 def at(value: Value, place: Any) -> Value:
-    """The value of sample number ``place``, a whole number, one for all or one a sample.
+    """The value of the sample with a given number.
 
-    A place beyond the ends reads the sample at that end.
+    Parameters
+    ----------
+    value
+        One a sample.
+    place
+        The number of the sample to read, from 0 on: one for all, or one a sample. A number beyond
+        either end reads the sample at that end.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def turned(x, y):
+    ...     return ice.at(y, ice.count() - 1 - ice.index())
+    >>> turned(torch.zeros(3, 1), [5.0, 6.0, 7.0])
+    tensor([7., 6., 5.], dtype=torch.float64)
     """
     own = index() / _UNIT
     place = place if isinstance(place, Value) else _numbered(place)
@@ -91,13 +133,33 @@ def _numbered(place: Any) -> Value:
 
 
 def previous(value: Value, by: Any = 1, first: Any = 0.0) -> Value:
-    """The value of the sample ``by`` places before; ``first`` where there is none."""
+    """The value of the sample ``by`` places before; ``first`` where there is none.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def differences(x, y):
+    ...     return y - ice.previous(y)
+    >>> differences(torch.zeros(3, 1), [5.0, 6.0, 8.0])
+    tensor([5., 1., 2.], dtype=torch.float64)
+    """
     own = index()
     return where(own >= by, at(value, own - by), first)
 
 
 def running_sum(value: Value) -> Value:
-    """The sum over the samples up to this one, by doubling: as many turns as n has bits."""
+    """For each sample the sum up to it, itself included.
+
+    It is found by doubling, in as many turns as n has binary digits.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def sums(x, y):
+    ...     return ice.running_sum(y)
+    >>> sums(torch.zeros(3, 1), [5.0, 6.0, 7.0])
+    tensor([ 5., 11., 18.], dtype=torch.float64)
+    """
     total, step = +value, constant(1.0)
     while while_(step < count()):
         total = total + previous(total, step)
@@ -106,7 +168,16 @@ def running_sum(value: Value) -> Value:
 
 
 def max(value: Value) -> Value:
-    """The largest over the samples, of each component where there are several."""
+    """The largest value over the samples, of each component by itself.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def spread(x, y):
+    ...     return ice.max(y) - ice.min(y)
+    >>> spread(torch.zeros(3, 1), [5.0, 2.0, 7.0])
+    tensor(5., dtype=torch.float64)
+    """
     if not isinstance(value, Value) or not value.samples:
         raise refuse(
             "ice.max and ice.min go over the samples; of two values ice.maximum and ice.minimum "
@@ -119,15 +190,32 @@ def max(value: Value) -> Value:
 
 
 def min(value: Value) -> Value:
-    """The smallest over the samples; see :func:`max`."""
+    """The smallest value over the samples, of each component by itself.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def least(x):
+    ...     return ice.min(x)
+    >>> least([[1.0, 5.0], [3.0, 2.0]])
+    tensor([1., 2.], dtype=torch.float64)
+    """
     return -max(-value)
 
 
 def argmax(value: Value) -> Value:
-    """The number of the sample with the largest value.
+    """The number of the sample with the largest value, the first one of equal ones.
 
-    Of equal ones it is the first: each sample gives way by 7e-7 to the one before it, so values
-    that differ by less than that, times how many samples they are apart, count as equal.
+    Each sample gives way by 7e-7 to the one before it. So values that differ by less than that,
+    times how many samples they are apart, count as equal.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def best(x, y):
+    ...     return ice.argmax(y)
+    >>> best(torch.zeros(3, 1), [5.0, 7.0, 6.0])
+    tensor(1., dtype=torch.float64)
     """
     if not isinstance(value, Value) or not value.samples or value.width is not None:
         raise refuse("argmax takes one number a sample", source_line())
@@ -136,5 +224,16 @@ def argmax(value: Value) -> Value:
 
 
 def argmin(value: Value) -> Value:
-    """The number of the sample with the smallest value; see :func:`argmax`."""
+    """The number of the sample with the smallest value, the first one of equal ones.
+
+    Values count as equal as for :func:`argmax`.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def nearest(x, y):
+    ...     return ice.at(y, ice.argmin(abs(x[0] - 0.5)))
+    >>> nearest([[0.0], [0.4], [1.0]], [5.0, 6.0, 7.0])
+    tensor(6., dtype=torch.float64)
+    """
     return argmax(-value)

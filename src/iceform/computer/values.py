@@ -413,7 +413,24 @@ def lifted(value: Any, beside: Value) -> Value:
 
 
 def one_hot(index: Value, length: int) -> Value:
-    """A vector of ``length`` components: 1 at ``index``, a whole number, and 0 elsewhere."""
+    """A vector that is 1 in one component and 0 in the others.
+
+    Parameters
+    ----------
+    index
+        Which component, from 0 on: a value of the program that is a whole number.
+    length
+        How many components there are.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def classes(x, y):
+    ...     return ice.one_hot(y, 3)
+    >>> classes([[0.0], [0.0]], [2.0, 0.0])
+    tensor([[0., 0., 1.],
+            [1., 0., 0.]], dtype=torch.float64)
+    """
     if not isinstance(index, Value) or index.width is not None:
         raise refuse(
             "one_hot takes one whole number of the program; for a place that never changes write "
@@ -479,12 +496,30 @@ def _extreme(op: str, a: Any, b: Any) -> Value:
 
 
 def maximum(a: Any, b: Any) -> Value:
-    """The larger of two."""
+    """The larger of two values, component by component.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def positive(x, y):
+    ...     return ice.maximum(y, 0.0)
+    >>> positive([[0.0], [0.0]], [-1.0, 2.0])
+    tensor([0., 2.], dtype=torch.float64)
+    """
     return _extreme("maximum", a, b)
 
 
 def minimum(a: Any, b: Any) -> Value:
-    """The smaller of two."""
+    """The smaller of two values, component by component.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def capped(x, y):
+    ...     return ice.minimum(y, 1.0)
+    >>> capped([[0.0], [0.0]], [-1.0, 2.0])
+    tensor([-1.,  1.], dtype=torch.float64)
+    """
     return _extreme("minimum", a, b)
 
 
@@ -536,7 +571,16 @@ def clamp(value: Any, min: Any = None, max: Any = None) -> Value:
 
 
 def where(condition: Value, a: Any, b: Any) -> Value:
-    """``a`` where the condition holds, else ``b``."""
+    """``a`` where the condition holds, else ``b``.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def signs(x, y):
+    ...     return ice.where(y > 0, 1.0, -1.0)
+    >>> signs([[0.0], [0.0]], [3.0, -2.0])
+    tensor([ 1., -1.], dtype=torch.float64)
+    """
     if not isinstance(condition, Value):
         raise refuse(f"where asks for a comparison, got {type(condition).__name__}", source_line())
     chosen: Value = condition * (a - b) + b
@@ -580,7 +624,16 @@ def _smallest(value: Any, dim: Any = None) -> Value:
 
 
 def soft_threshold(value: Value, threshold: Any = 0.5) -> Value:
-    """``value`` moved towards 0 by ``threshold``, and 0 where it is nearer than that."""
+    """``value`` moved towards 0 by ``threshold``, and 0 where it is nearer to 0 than that.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def shrunk(x, y):
+    ...     return ice.soft_threshold(y, 1.0)
+    >>> shrunk(torch.zeros(3, 1), [3.0, 0.5, -2.0])
+    tensor([ 2.,  0., -1.], dtype=torch.float64)
+    """
     return function("relu", value - threshold) - function("relu", -value - threshold)
 
 

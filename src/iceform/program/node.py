@@ -17,7 +17,13 @@ Tensors = Sequence[Tensor]
 
 @dataclass(frozen=True)
 class SourceLine:
-    """A line of the author's file."""
+    """A line of the author's file.
+
+    Examples
+    --------
+    >>> SourceLine("step.py", 3)
+    SourceLine(file='step.py', line=3)
+    """
 
     file: str
     line: int
@@ -25,10 +31,23 @@ class SourceLine:
 
 @dataclass(frozen=True)
 class Moved:
-    """How far an operation's arguments, off by their radii, move it: first order, and remainder.
+    """How far an operation f moves when its arguments x are off by at most their radii.
 
-    ``first`` is |J| radii, J the derivative of :meth:`NodeOperation.tangent`; ``rest`` bounds
-    |f(x - e) - f(x) + J e| for every e within the radii.
+    Attributes
+    ----------
+    first
+        To first order: |J| times the radii, J the derivative of :meth:`NodeOperation.tangent`.
+    rest
+        A bound of the remainder |f(x - e) - f(x) + J e| for every e within the radii.
+
+    Examples
+    --------
+    A product of 3 and -2, of which the one is off by 1/4 and the other by 1/2:
+
+    >>> a, b, p, q = torch.tensor([3.0, -2.0, 0.25, 0.5])
+    >>> moved = NodeOperation.table["mul"].moved(None, None, a * b, (a, b), (p, q))
+    >>> float(moved.first), float(moved.rest)
+    (2.0, 0.125)
     """
 
     first: Tensor
@@ -36,7 +55,17 @@ class Moved:
 
 
 class NodeOperation:
-    """A row of the table: one class for an operation; see :mod:`~iceform.program.operations`."""
+    """An operation: one class that says all that is known of it.
+
+    Defining a subclass with a ``name`` enters it into ``NodeOperation.table``. What its methods
+    are for is in the table at the head of :mod:`iceform.program.operations`; those that a subclass
+    leaves out say that nothing is known.
+
+    Examples
+    --------
+    >>> NodeOperation.table["maximum"].bounds(None, Range(-1.0, 2.0), Range(0.0, 1.0))
+    Range(low=0.0, high=2.0)
+    """
 
     table: ClassVar[dict[str, NodeOperation]] = {}
     name: ClassVar[str] = ""
@@ -140,7 +169,30 @@ class NodeOperation:
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One operation; see the module's table."""
+    """One operation of a program, on the results of others.
+
+    Attributes
+    ----------
+    op
+        The operation's name, in ``NodeOperation.table``.
+    args
+        The nodes that it reads.
+    samples
+        Whether it has a value for every sample; else one for all.
+    width
+        The components of a vector; None of a number.
+    attr
+        What else the operation is told: a number, a function, axes.
+    place, name
+        The author's line, and what notes call it.
+
+    Examples
+    --------
+    >>> x = Node("data", (), True, 2, "x")
+    >>> total = Node("sum", (x,), True, None)
+    >>> total.operation.bounds(total, Range(0.0, 1.0))
+    Range(low=0.0, high=2.0000000000000004)
+    """
 
     op: str
     args: tuple[Node, ...]

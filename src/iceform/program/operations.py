@@ -1,33 +1,34 @@
-r"""The table of operations: what is known of each, in one place.
+r"""The table of operations: all that is known of an operation, in one place.
 
-A row is a class, and defining one enters it into the table, from outside the package too. The
-passes look it up by the node's name:
+A row is a class; defining it enters it into the table, also from outside the package. Passes over a
+program look a row up by its node's ``op`` and call one of these:
 
 ===========  ====================================================================================
 shape        whether it is one a sample, and its width, from the arguments'
-value        the operation on tensors, or on what stands in for them:
-             :class:`~iceform.computer.graph.Exact`, :class:`~iceform.program.tape.Tape`
-balls        the same on balls, where they need to decide: :class:`~iceform.computer.proofs.Balls`
-bounds       what it may be, from ranges: :class:`~iceform.computer.ranges.Ranges`
-rounding     what its evaluation in float64 is off by: :class:`~iceform.program.tape.Tape`
-moved        how far it moves when its arguments do, to first order and the rest: the tape
-tangent      a function whose derivative is that first order, where it is not the value's own
-expand       an operation made of others, step by step: the tape, and the language
-select       the instructions that it becomes: :class:`~iceform.computer.select.Selector`
-terms        what it is in a text: :class:`~iceform.targets.text.emitting.TextEmitter`
-whole,       whether it is a whole number, and whether 0 lies beyond a vector, told from where that
-clean        is so of its arguments: :func:`~iceform.computer.graph.settled`
-critical     how near an argument is to a jump, or to where the operation is singular
-exact        whether float64 has it without rounding
-given,       whether a run is handed its value; whether a loop carries it from turn to turn; whether
-carried,     it is constant but where it jumps
-jumps
+value        the result on tensors (:class:`~iceform.computer.graph.Exact`,
+             :class:`~iceform.program.tape.Tape`)
+balls        the result in ball arithmetic, where the way of tensors does not work
+             (:class:`~iceform.computer.proofs.Balls`)
+bounds       the range of the result, from the arguments' (:class:`~iceform.computer.ranges.Ranges`)
+rounding     a bound of what evaluating it in float64 rounds (the tape)
+moved        how far the result moves when arguments are off: first order and remainder (the tape)
+tangent      a function with the derivative of that first order, where the value's is another
+expand       for an operation made of others: these, step by step (the tape, the language)
+select       the instructions that it becomes (:class:`~iceform.computer.select.Selector`)
+terms        its components in a text (:class:`~iceform.targets.text.emitting.TextEmitter`)
+whole        whether the result is a whole number, given which arguments are
+clean        whether components beyond a vector's width are 0, given of which arguments they are
+critical     how near an argument is to a jump or a singularity
+exact        whether float64 has the result without rounding
+given        whether a run is handed the value
+carried      whether a loop carries the value from turn to turn
+jumps        whether the result is constant except where it jumps
 shown        what notes call it
 ===========  ====================================================================================
 
-A row that says nothing of its rounding, or of how it moves, has an infinite bound on the tape.
-``matmul``, ``affine``, ``softmax`` and ``move`` are steps of given networks, whose ranges are their
-pieces' business: they have no ``bounds``, and the language has no word for them.
+A row without ``rounding`` or ``moved`` has an infinite bound on the tape. ``matmul``, ``affine``,
+``softmax`` and ``move`` are steps of given networks, which find ranges in their own way: they have
+no ``bounds``, and the language has no word for them.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from torch import Tensor
 from iceform import tuning
 from iceform.arithmetic import Interval
 from iceform.arithmetic.balls import ball_arithmetic
-from iceform.arithmetic.units import SAFE_MINIMUM, UNIT
+from iceform.arithmetic.units import EXP_UNDERFLOW, SAFE_MINIMUM, UNIT
 from iceform.expressions import ScalarFunction
 from iceform.expressions.ball_tensors import BallTensor
 from iceform.expressions.formulas import trees
@@ -56,16 +57,15 @@ from iceform.expressions.formulas.polynomials import line
 from iceform.program.node import Moved, Node, NodeOperation, Tensors
 from iceform.program.range import Range
 
-_DEAD = 800.0  # logits this far below the largest weigh less than any number
 
-
-def _finite(size: Tensor) -> Tensor:
-    """An infinite entry is a mask's, and exact."""
-    return torch.where(size.isinf(), 0.0, size)
+def _but_for_masks(size: Tensor, *args: Tensor) -> Tensor:
+    """A size that rounding is relative to; where an argument is infinite, as a mask is, none."""
+    masked = reduce(torch.logical_or, (a.isinf() for a in args))
+    return torch.where(masked & size.isinf(), 0.0, size)
 
 
 def _times(size: Tensor, radius: Tensor) -> Tensor:
-    """What does not move is moved by nothing, however steep it is there."""
+    """A slope times a radius: 0 where the radius is, even where the slope is infinite."""
     return torch.where(radius == 0, 0.0, size * radius)
 
 
@@ -239,9 +239,23 @@ class _ComponentNode(_PassedNode):
 
 @dataclass(frozen=True)
 class Moving:
-    """Numbers moved, or chosen by what is no argument: ``function``, and what it does to radii.
+    """The attribute of "move": a function that puts numbers elsewhere, and computes nothing.
 
-    Numbers that it puts in are 0 in ``on_radii``.
+    Attributes
+    ----------
+    function
+        What it does to the arguments: a transposition, a choice of rows, padding.
+    on_radii
+        What it does to their errors, where it puts numbers in that are none of theirs: these are
+        0 here. None for the same function.
+
+    Examples
+    --------
+    >>> tape = Tape()
+    >>> x = tape.leaf(torch.tensor([[1.0, 2.0]]), error=0.5)
+    >>> tape.bound(tape.apply("move", x, attr=Moving(lambda t: t.mT)))
+    tensor([[0.5000],
+            [0.5000]], dtype=torch.float64)
     """
 
     function: Callable[..., Tensor]
@@ -326,7 +340,7 @@ class _AddNode(NodeOperation):
         factor = 1.0 if node.attr is None else abs(node.attr)
         a, b = args[0].abs(), factor * args[1].abs()
         kept = (a == 0) | (b == 0) if factor == 1 else torch.zeros((), dtype=torch.bool)
-        return torch.where(kept, 0.0, 2 * UNIT * _finite(a + b))
+        return torch.where(kept, 0.0, 2 * UNIT * _but_for_masks(a + b, a, b))
 
     def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
         return Moved(radii[0] + (1.0 if node.attr is None else abs(node.attr)) * radii[1])
@@ -351,7 +365,7 @@ class _MulNode(NodeOperation):
         return any(args)
 
     def rounding(self, node: Node, out: Tensor, *args: Tensor) -> Tensor | float:
-        return UNIT * _finite(out.abs())
+        return UNIT * _but_for_masks(out.abs(), *args)
 
     def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
         (a, b), (p, q) = args, radii
@@ -382,7 +396,23 @@ class _MatmulNode(NodeOperation):
 
 @dataclass(frozen=True, eq=False)
 class AffineMap:
-    """W and b of W x + b on the last axis, each of their numbers off by ``unit`` of it."""
+    """The attribute of "affine": W x + b on the last axis.
+
+    Attributes
+    ----------
+    weight, bias
+        W of shape (k, m), and b of shape (k,).
+    unit
+        What each of their numbers is off by, relative to it.
+
+    Examples
+    --------
+    >>> tape = Tape()
+    >>> x = tape.leaf(torch.tensor([1.0, 2.0]))
+    >>> weight, bias = torch.eye(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
+    >>> tape.value(tape.apply("affine", x, attr=AffineMap(weight, bias)))
+    tensor([2., 3.], dtype=torch.float64)
+    """
 
     weight: Tensor
     bias: Tensor
@@ -738,7 +768,7 @@ class _SoftmaxNode(NodeOperation):
 
     Along a segment l - t e the weights have :math:`p_i'' = p_i ((e_i - \bar e)^2 - \mathrm{Var})`,
     mean and variance by p, and with |e| <= m they grow by at most e^{2m}. Logits that are certainly
-    800 below the largest weigh nothing.
+    746 below the largest weigh nothing.
     """
 
     name = "softmax"
@@ -749,14 +779,14 @@ class _SoftmaxNode(NodeOperation):
     def rounding(self, node: Node, out: Tensor, *args: Tensor) -> Tensor | float:
         # exp within 2 units, its argument within a unit of the gap; then a sum and a quotient.
         (x,) = args
-        gaps = (x.amax(-1, keepdim=True) - x).clamp(max=_DEAD)
+        gaps = (x.amax(-1, keepdim=True) - x).clamp(max=EXP_UNDERFLOW)
         worst = (out * gaps).sum(-1, keepdim=True)
         return 2 * UNIT * out * (gaps + worst + x.shape[-1] + 8)
 
     def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
         (logits,), (radius,) = args, radii
         least = (logits - radius).amax(-1, keepdim=True)
-        alive = logits + radius >= least - _DEAD
+        alive = logits + radius >= least - EXP_UNDERFLOW
         radius = torch.where(alive, radius, 0.0)
         grown = (2 * radius.amax(-1, keepdim=True)).exp()
         mean = (out * radius).sum(-1, keepdim=True)
@@ -800,7 +830,25 @@ class _AttendNode(NodeOperation):
 
 
 def attention(apply: Callable[..., Any], q: Any, k: Any, v: Any, *biases: Any) -> Any:
-    """softmax(q k' + b) v in steps."""
+    """softmax(q k' + b) v, by the operations that it is made of.
+
+    Parameters
+    ----------
+    apply
+        ``apply(name, *args, attr=...)`` makes one operation, as :meth:`Tape.apply` does.
+    q, k, v
+        Queries (n, d), keys (m, d) and values (m, k), in the form that ``apply`` takes.
+    biases
+        What is added to the logits (n, m).
+
+    Examples
+    --------
+    >>> tape = Tape()
+    >>> one = tape.leaf(torch.tensor([[1.0]]))
+    >>> keys, values = tape.leaf(torch.tensor([[0.0], [0.0]])), tape.leaf(torch.eye(2))
+    >>> tape.value(attention(tape.apply, one, keys, values))
+    tensor([[0.5000, 0.5000]], dtype=torch.float64)
+    """
     logits = apply("matmul", q, apply("move", k, attr=Moving(_turned)))
     for bias in biases:
         logits = apply("add", logits, bias)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -10,10 +11,13 @@ import torch
 
 from iceform import tuning
 from iceform.arithmetic import Interval, exactly
+from iceform.arithmetic.units import NOISE
 from iceform.errors import BoundError
 from iceform.expressions.formulas import trees
 from iceform.expressions.formulas.calculus import derivative
 from iceform.expressions.formulas.enclosing import jets
+
+BEYOND = 2.0**-10  # of a value's size, small beside it: how far it may leave its range
 
 
 @lru_cache(maxsize=4096)
@@ -33,7 +37,13 @@ def slope(tree: trees.Node, low: float, high: float) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Range:
-    """All real numbers from ``low`` to ``high``."""
+    """All real numbers from ``low`` to ``high``, with arithmetic that rounds outward.
+
+    Examples
+    --------
+    >>> Range(-1.0, 2.0) + Range(0.5, 0.5), Range(-1.0, 2.0).size
+    (Range(low=-0.5, high=2.5), 2.0)
+    """
 
     low: float
     high: float
@@ -106,7 +116,7 @@ class Range:
 
     def around(self) -> Range:
         """As a domain: as much as was seen once more at each end; an end that is 0 stays."""
-        more = max(self.high - self.low, 2.0**-10 * self.size)
+        more = max(self.high - self.low, BEYOND * self.size)
         low, high = self.low - more, self.high + more
         return Range(0.0 if self.low == 0 else low, 0.0 if self.high == 0 else high)
 
@@ -125,14 +135,11 @@ class Range:
         return f"[{exactly(self.low)}, {exactly(self.high)}]"
 
 
-_LAST_POWER = 4.0**511  # of 4 that float64 holds
-
-
 def _power_of_four(value: float) -> float:
-    """The least power of 4, or 0, that is at least this; infinity where float64 has none."""
-    if not 0 < value <= _LAST_POWER:
+    """The least power of 4, or 0, that is at least this but for noise; infinity beyond float64."""
+    if not 0 < value <= sys.float_info.max / 4:
         return 0.0 if value <= 0 else math.inf
-    return 4.0 ** math.ceil(math.log(value, 4.0) - 1e-12)
+    return 2.0 ** (2 * math.ceil(math.log2(value) / 2 - NOISE))
 
 
 def _product(a: float, b: float) -> float:
@@ -149,7 +156,15 @@ def _sum(a: float, b: float) -> tuple[float, float]:
 
 
 def outward(low: float, high: float) -> Range:
-    """From one to the other, and a unit more at each end; an end that is 0 stays."""
+    """The range from one to the other, and a unit in the last place more at each end.
+
+    An end that is 0 stays; ends that are no numbers make the range of all numbers.
+
+    Examples
+    --------
+    >>> outward(0.0, 1.0)
+    Range(low=0.0, high=1.0000000000000002)
+    """
     if math.isnan(low) or math.isnan(high):
         return Range(-math.inf, math.inf)
     return Range(

@@ -36,6 +36,7 @@ from iceform.targets.domain import DataDomain
 from iceform.targets.linear_error_bound import LinearErrorBound, carried
 from iceform.targets.pieces import added
 from iceform.targets.rounding import EPSILON, SECOND_ORDER, KernelRounding
+from iceform.validation import plain_tensor
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,15 @@ class AnsweringDescent(Decoder):
         The most pairs of heads.
     positions
         Tokens of a prompt: 1 + (d + 1) n + d.
+
+    Examples
+    --------
+    >>> spec = AnsweringDescent(dim=1, steps=2, lr=1.0, step=2.0**-4)
+    >>> x, y = torch.tensor([[1.0], [0.5]]).double(), torch.tensor([0.5, 0.25]).double()
+    >>> spec.prompt(x, y).shape  # begin, x and y of two samples, the query (1)
+    torch.Size([1, 6])
+    >>> spec.reference(x, y)  # the level nearest to w_2 . query
+    tensor(0.4375, dtype=torch.float64)
     """
 
     dim: int
@@ -124,8 +134,10 @@ class AnsweringDescent(Decoder):
         """The query; None asks for the prediction at (1, 0, ..., 0)."""
         if query is None:
             return torch.eye(self.dim, dtype=torch.float64)[0]
+        query = plain_tensor("query", query)
         if query.shape != (self.dim,):
             raise ShapeError(f"query must have shape ({self.dim},), got {tuple(query.shape)}")
+        self.levels.check("query", query)
         return query.double()
 
     def read(self, out: Int[Tensor, "1 t"], **parameters: Any) -> Float[Tensor, ""]:

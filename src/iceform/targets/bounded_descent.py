@@ -186,6 +186,7 @@ class BoundedDescent(FeatureTarget):
     defaults: ClassVar[tuple[str, ...]] = ("f", "lr", "reach")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in self.counts:
             check_size(name, getattr(self, name))
         self.settings({})
@@ -251,11 +252,10 @@ class BoundedDescent(FeatureTarget):
 
     def domain(self, x: Tensor, y: Tensor, **parameters: Any) -> DataDomain:
         dtype = self.torch_dtype
-        path, seen = self.path(x.to(dtype), y.to(dtype), **parameters)
+        plain = DataDomain.of(x, y, self.dim, dtype)
+        path, seen = self.path(x.detach().to(dtype), y.detach().to(dtype), **parameters)
         largest, reach = float(path.norm(dim=1).max()), float(seen.abs().max())
-        return replace(
-            DataDomain.of(x, y, dtype), size=largest * OUTWARD_MOST, reach=reach * OUTWARD_MOST
-        )
+        return replace(plain, size=largest * OUTWARD_MOST, reach=reach * OUTWARD_MOST)
 
     def certificate(
         self, domain: DataDomain, attention: str = "any", **parameters: Any

@@ -110,7 +110,7 @@ class StochasticErrorBound(DescentErrorBound):
 
     @property
     def growth(self) -> float:
-        ends = [self.lr * s * self.rows**2 for s in self.tables.slopes]
+        ends = [self.lr * s * self.rows * self.rows for s in self.tables.slopes]
         return max(1.0, abs(1 - min(ends)), abs(1 - max(ends)))
 
     @cached_property
@@ -168,6 +168,13 @@ class StochasticDescent(BoundedDescent):
         "float64" or "float32".
     f, lr, reach
         The loss's derivative as a formula, the step size, the table's range: in the prompt.
+
+    Examples
+    --------
+    >>> spec = StochasticDescent(dim=1, steps=2, f="tanh(z)", lr=0.5)
+    >>> x, y = torch.tensor([[1.0], [0.5]]).double(), torch.tensor([0.5, 0.25]).double()
+    >>> spec.reference(x, y, order=[1, 0])  # sample 1 first, then sample 0
+    tensor([0.2675], dtype=torch.float64)
     """
 
     pairs: int = 8
@@ -194,8 +201,14 @@ class StochasticDescent(BoundedDescent):
     def batches(
         self, samples: int, order: Sequence[int] | None = None, **parameters: Any
     ) -> Sequence[slice]:
-        found = [t % samples for t in range(self.steps)] if order is None else list(order)
-        if len(found) != self.steps or not all(0 <= i < samples for i in found):
+        found: Any = order
+        if order is None:
+            found = [t % samples for t in range(self.steps)]
+        elif isinstance(order, Tensor):
+            found = order.tolist()
+        if not isinstance(found, Sequence) or (
+            len(found) != self.steps or not all(type(i) is int and 0 <= i < samples for i in found)
+        ):
             raise ShapeError(
                 f"order must name {self.steps} of the samples 0 to {samples - 1}, got {found}"
             )

@@ -6,6 +6,7 @@ certificate; results are rounded once, to float64.
 
 from __future__ import annotations
 
+import math
 from decimal import Context, Decimal, localcontext
 from typing import Any
 
@@ -23,7 +24,7 @@ _exactly = np.frompyfunc(Decimal, 1, 1)
 
 def _decimals(values: Tensor) -> Any:
     """An array of the same numbers, exactly."""
-    return _exactly(values.double().numpy())
+    return _exactly(values.detach().double().numpy())
 
 
 def _rounded(values: Any) -> Tensor:
@@ -35,8 +36,12 @@ def eigenvalue_bounds(x: Float[Tensor, "n d"]) -> tuple[float, float]:
 
     float64's eigenvalues, moved apart until X'X/n - bottom and top - X'X/n are seen to be positive
     definite: every pivot of their LDL' in 50 digits is positive, by far more than its rounding.
+    Of numbers whose squares are beyond float64 nothing is known but the sign: 0 and infinity.
     """
-    found = torch.linalg.eigvalsh(x.double().T @ x.double() / len(x))
+    rounded = x.double().T @ x.double() / len(x)
+    if not bool(torch.isfinite(rounded).all()):
+        return 0.0, math.inf
+    found = torch.linalg.eigvalsh(rounded)
     with localcontext(_DIGITS):
         rows = _decimals(x)
         gram = rows.T @ rows / Decimal(len(x))

@@ -93,6 +93,7 @@ class Decoder(Target):
         )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in self.counts:
             check_size(name, getattr(self, name))
         check_positive("lr", self.lr)
@@ -222,15 +223,19 @@ class Decoder(Target):
         """The begin token, then every sample's x and y."""
         most = (self.positions - 1 - room) // (self.dim + 1)
         check_data(x, y, self.dim, most)
+        x, y = self.rounded(x, y)
         parts = [self.token("x", self.levels.ids(x)), self.token("y", self.levels.ids(y))[:, None]]
         return torch.cat([torch.zeros(1, dtype=torch.long), torch.cat(parts, 1).flatten()])
 
     def rounded(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The data as tokens hold them."""
+        """The data as tokens hold them; refused beyond the last level."""
+        x, y = check_data(x, y, self.dim)
+        self.levels.check("X", x)
+        self.levels.check("y", y)
         return self.levels.nearest(x), self.levels.nearest(y)
 
     def domain(self, x: Tensor, y: Tensor, **parameters: Any) -> DataDomain:
-        return DataDomain.of(*self.rounded(x, y), self.torch_dtype)
+        return DataDomain.of(*self.rounded(x, y), self.dim, self.torch_dtype)
 
     def example_domain(self) -> DataDomain:
         return DataDomain.box(self.dim, 8, min(1.0, self.bound))

@@ -80,7 +80,9 @@ class GeneralErrorBound(DescentErrorBound):
         apart, left, q = 0.0, 0.0, self.growth
         for t in range(self.spec.steps):
             arrives = q ** (self.spec.steps - 1 - t)
-            moved = math.expm1(min(self.rows * apart, 1.0)) * tables.spread * SECOND_ORDER
+            shift = self.rows * apart
+            grown = math.exp(shift) if shift < 1 else math.inf
+            moved = math.expm1(min(shift, 1.0)) * tables.spread * max(SECOND_ORDER, grown)
             rounded = self._look_up + moved
             scale = arrives * self.lr * tables.scale * self.rows
             out["tables"] += scale * tables.error
@@ -180,6 +182,12 @@ class GeneralDescent(BoundedDescent):
         The step size; in the prompt.
     reach
         The range of the tables: residuals must stay within; in the prompt.
+
+    Examples
+    --------
+    >>> spec = GeneralDescent(dim=2, steps=3, f="sigmoid(z) - 0.5", lr=1.0)
+    >>> len(spec.design.layers), spec.architectures()
+    (6, ('bert', 'albert'))
     """
 
     positions: int = 512

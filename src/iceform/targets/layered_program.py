@@ -94,6 +94,16 @@ class LayeredProgram(ProgramTarget):
         How many the prompt holds.
     logits
         The largest logit of a table or a likeness.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def slope(x, y, *, lr=0.5):
+    ...     return lr * ice.mean(x * y)
+    >>> program = ice.compile(slope, dim=1, samples=2, eps=1e-6)
+    >>> spec = LayeredProgram.of(program, {"lr": 0.5})
+    >>> len(spec.design.layers) == 2 * len(spec.lines)
+    True
     """
 
     name: str
@@ -123,6 +133,7 @@ class LayeredProgram(ProgramTarget):
         return super().unsuited(known) or (same if known.tied else "")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("width", "lanes", "entries", "tables", "logits"):
             check_size(name, getattr(self, name))
         if not self.lines:
@@ -279,6 +290,11 @@ class LayeredProgram(ProgramTarget):
         memory = initial_memory(program.assembly, data, self.width)
         self._check_likeness(program, memory)
         n, at = len(x), self.design.features
+        if n > self.lanes:
+            raise CapacityError(
+                f"{n} samples were given, and the layers hold {self.lanes}; compile "
+                f"{self.name} with samples={n} and write it again"
+            )
         out = torch.zeros(2 + n + self.entries, at.total, dtype=self.torch_dtype)
         lanes, entries = out[1 : 2 + n], out[2 + n :]
         out[:, at["absent"]] = 1.0

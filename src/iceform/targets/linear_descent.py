@@ -100,6 +100,15 @@ class LinearDescent(FeatureTarget):
     copies
         Redundant paths: every head this many times, a power of two, each writing its share. With
         idle heads or copies the order of the heads is drawn from the seed.
+
+    Examples
+    --------
+    >>> spec = LinearDescent(dim=1, steps=2)
+    >>> x, y = torch.tensor([[1.0], [0.5]]).double(), torch.tensor([0.5, 0.25]).double()
+    >>> spec.reference(x, y, lr=0.4)  # w_2, exactly
+    tensor([0.2188], dtype=torch.float64)
+    >>> spec.certificate(spec.domain(x, y), lr=0.4).error < 1e-12
+    True
     """
 
     dim: int
@@ -123,6 +132,7 @@ class LinearDescent(FeatureTarget):
     defaults: ClassVar[tuple[str, ...]] = ("lr", "penalty", "momentum")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("dim", "steps", "pairs", "groups"):
             check_size(name, getattr(self, name))
         if self.positions < len(_TOKENS):
@@ -213,7 +223,7 @@ class LinearDescent(FeatureTarget):
     def tokens(
         self, x: Float[Tensor, "n d"], y: Float[Tensor, "n"], padding: int = 0, **parameters: Any
     ) -> Float[Tensor, "t f"]:
-        check_data(x, y, self.dim, self.positions - 2 - padding)
+        check_data(x, y, self.dim, self.positions - 2 - _checked_padding(padding))
         r = self.recurrence(None, **parameters)
         at, n = self.design.features, len(x)
         out = torch.zeros(n + padding + 2, at.total, dtype=torch.float64)
@@ -266,7 +276,8 @@ class LinearDescent(FeatureTarget):
     # ---------------------------------------------------------------------------- the certificate
 
     def domain(self, x: Tensor, y: Tensor, padding: int = 0, **parameters: Any) -> DataDomain:
-        return replace(DataDomain.of(x, y, self.torch_dtype), padding=padding)
+        plain = DataDomain.of(x, y, self.dim, self.torch_dtype)
+        return replace(plain, padding=_checked_padding(padding))
 
     def certificate(
         self, domain: DataDomain, attention: str = "any", **parameters: Any
@@ -291,6 +302,12 @@ class LinearDescent(FeatureTarget):
             if found.rows * largest + found.label <= self.reach:
                 break
         return found
+
+
+def _checked_padding(padding: object) -> int:
+    if isinstance(padding, bool) or not isinstance(padding, int) or padding < 0:
+        raise ShapeError(f"padding is a whole number of tokens, at least 0, got {padding!r}")
+    return padding
 
 
 # Tokens that do not ask look at the null token alone.

@@ -114,6 +114,11 @@ class LinearHeadPairs:
     ) -> LinearHeadPairs:
         """At most ``most`` pairs whose remainder and amplified noise together are least."""
         check_size("pairs", most)
+        if not 1 / _FAR <= reach <= _FAR:
+            raise BoundError(
+                f"pairs of heads are for |z| up to {1 / _FAR:.2g} at least and {_FAR:.2g} at most, "
+                f"got {reach!r}; scale the data"
+            )
         return _best(reach, most, dtype, noise)
 
     @classmethod
@@ -204,7 +209,8 @@ class LinearHeadPairs:
         """
         if not z > 0:
             return self.amplitude(0.0, power)
-        low, high = self.amplitude(0.0, power) ** 2, self.amplitude(z, power) ** 2
+        low, high = self.amplitude(0.0, power), self.amplitude(z, power)
+        low, high = low * low, high * high
         return OUTWARD * math.sqrt(low + (high - low) * (min(rms, z) / z) ** 2)
 
     def heaviest(self, ratio: float, z: float) -> float:
@@ -218,7 +224,7 @@ class LinearHeadPairs:
         """
         first = 2 * rms + self.remainder(2 * z) + (rms + self.remainder(z)) / samples
         heaviest = self.heaviest(ratio, z) * max(1.0, 1 / samples)
-        return ratio * first + self.amplitude(z) * heaviest**2
+        return ratio * first + self.amplitude(z) * heaviest * heaviest
 
     def noise(self, unit: float, fixed: float, own: float, z: float, rms: float) -> float:
         """Root mean square of sum_j |a_j| cosh(j delta z_i) nu_j, nu_j = fixed + own j delta."""

@@ -68,10 +68,18 @@ class Quantizer:
 
     def ids(self, numbers: Tensor) -> Tensor:
         """The nearest level's index; beyond the last, the last."""
-        # Halves go to the even one, as round() does; Levels.certain names them.
-        return (numbers.double() / self.step).round().long().clamp(
-            -self.half, self.half
-        ) + self.half
+        # Halves go to the even one, as round() does; Quantizer.certain names them.
+        nearest = (numbers.double() / self.step).round().clamp(-self.half, self.half)
+        return nearest.long() + self.half
+
+    def check(self, name: str, numbers: Tensor) -> None:
+        """Refuse numbers that no level stands for: NaN, and those beyond the last level."""
+        largest = float(numbers.abs().max()) if numbers.numel() else 0.0
+        if not largest <= self.bound + self.step / 2:
+            raise BoundError(
+                f"max |{name}| is {largest:.4g}, and tokens stand for numbers up to "
+                f"{self.bound:g}; scale the data, or write the folder with a larger bound"
+            )
 
     def nearest(self, numbers: Tensor) -> Tensor:
         """The nearest level itself."""

@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.certificates import Certificate, DerivationStep, Enclosure
-from iceform.codec import decode, encode
-from iceform.errors import ProgramError, TargetError
+from iceform.codec import check_fields, decode, encode
+from iceform.errors import DtypeError, ProgramError, TargetError
 from iceform.heads import Design, Vocabulary
 from iceform.heads.design import mirrored, unmirrored
 from iceform.targets.architectures import ARCHITECTURES, Architecture, architecture
@@ -45,10 +45,18 @@ print(ice.check(path, X, y))"""
 
 
 class Target(ABC):
-    """What an algorithm must say of itself to become a checkpoint.
+    """An algorithm that can be written as a stock checkpoint: what it must say of itself.
 
     A subclass is a frozen dataclass: its sizes fix the weights, its ``defaults`` are parameters
     that are in the prompt and may be changed with every call.
+
+    Examples
+    --------
+    >>> spec = LinearDescent(dim=2, steps=3)
+    >>> isinstance(spec, Target), spec.kind, spec.architectures()
+    (True, 'linear_descent', ('gpt2', 'llama', 'gpt_neox'))
+    >>> spec.sizes()["steps"], spec.parameters()
+    (3, {'lr': 0.5, 'penalty': 0.0, 'momentum': 0.0})
     """
 
     kind: ClassVar[str]
@@ -65,6 +73,10 @@ class Target(ABC):
         if "kind" in vars(cls):
             KINDS[cls.kind] = cls
         guard(cls, ("prompt", "read", "reference", "run"))
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        self.torch_dtype  # noqa: B018
 
     @property
     @abstractmethod
@@ -182,7 +194,9 @@ class Target(ABC):
     @property
     def torch_dtype(self) -> torch.dtype:
         """As torch has it."""
-        found: torch.dtype = getattr(torch, self.dtype)
+        found = getattr(torch, self.dtype, None)
+        if not isinstance(found, torch.dtype):
+            raise DtypeError(f'dtype is "float64" or "float32", got {self.dtype!r}')
         return found
 
 

@@ -15,6 +15,7 @@ from iceform.targets.text import TEXTS, TextComputer
 from iceform.targets.text.campaign import Campaign, drawn_run, drawn_runs, forced
 from iceform.targets.text.features import TextFeatures
 from iceform.targets.text.proof.stream import MEAN, NORM, ROOT
+from iceform.targets.text.proof.words import WordProof
 from tests.targets.alone import alone
 
 pytest.importorskip("transformers")
@@ -60,6 +61,17 @@ def test_generate_writes_the_run_alone_and_in_a_padded_batch(small):
     expected = [small.interpret(text) for text in texts]
     assert small.run(texts[0]) == expected[0]
     assert small.run(texts) == expected
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "llama"])
+def test_a_batch_of_a_long_prompt_and_a_long_run(architecture):
+    """Each fits the positions; padded to one prompt, the longer run would leave them."""
+    computer = TextComputer(**SMALL | {"positions": 48}, architecture=architecture)
+    texts = [
+        "1: c = 7 goto end\n" + "a = 1 " * 18,
+        "1: n = n - 1 if > 0 goto 1\n2: n = 0 goto end\nn = 9",
+    ]
+    assert computer.run(texts) == [computer.interpret(text) for text in texts]
 
 
 @pytest.mark.slow
@@ -259,6 +271,10 @@ def test_other_dtypes_and_other_weights_are_refused(small):
             small.model(dtype)
     with pytest.raises(ice.errors.PrecisionError, match="bfloat16"):
         small.run("1: c = 7 goto end", network=small.model().to(torch.bfloat16))
+    mixed = small.model()
+    mixed.transformer.h[3].to(torch.bfloat16)
+    with pytest.raises(ice.errors.PrecisionError, match="bfloat16"):
+        small.run("1: c = 7 goto end", network=mixed)
     moved = small.model()
     with torch.no_grad():
         moved.transformer.h[2].attn.c_attn.weight[3, 5] += 1e-3
@@ -268,7 +284,8 @@ def test_other_dtypes_and_other_weights_are_refused(small):
 
 @pytest.mark.parametrize(
     ("where", "setting", "value"),
-    [("config", "layer_norm_epsilon", 1e-3), ("generation_config", "repetition_penalty", 2.0),
+    [("config", "layer_norm_epsilon", 1e-3), ("config", "scale_attn_by_inverse_layer_idx", True),
+     ("generation_config", "repetition_penalty", 2.0),
      ("generation_config", "max_new_tokens", 2), ("generation_config", "do_sample", True)],
 )  # fmt: skip
 def test_a_network_with_other_settings_is_refused(small, network, where, setting, value):
@@ -281,6 +298,23 @@ def test_a_network_with_other_settings_is_refused(small, network, where, setting
             small.run("1: c = 7 goto end", network=network)
     finally:
         setattr(held, setting, before)
+
+
+def test_a_hook_that_changes_the_run_is_noticed(small):
+    """Weights and settings are right, and what is written is not what the program says."""
+    network = small.model()
+    network.transformer.h[5].attn.register_forward_hook(lambda _, __, out: (0 * out[0], *out[1:]))
+    with pytest.raises(ice.errors.IntegrityError, match=r"word 2 of the run.*'7'.*hook"):
+        small.run("1: c = 7 goto end", network=network)
+
+
+def test_a_machine_that_is_not_proven_does_not_answer_wrongly():
+    """Its largest product is so large that the norm sees it."""
+    wide = TextComputer(bits=7, fraction=2, top=15, positions=32, labels=2, scalars=2, arrays=0,
+                        indices=0, cells=1)  # fmt: skip
+    assert not wide.certificate.holds
+    with pytest.raises(ice.errors.IntegrityError, match=r"'32256'.*'32512'.*does not hold.*top"):
+        wide.run("1: a = 32512 * 32512 goto end")
 
 
 @pytest.mark.parametrize("text", [None, 3, b"1: c = 7 goto end", ["1: c = 7 goto end", None]])
@@ -314,6 +348,16 @@ def test_the_certificate_holds_and_says_why(small):
     assert certificate.enumerated["pairs of levels, each added, multiplied and compared"] == (
         form.count**2
     )
+
+
+def test_three_operands_are_bounded_where_pairs_are_enumerated():
+    """In float64 c + a b comes nearer to a boundary than a sum or a product of two does."""
+    computer = TextComputer(**SMALL, dtype="float64", bits=3, fraction=3, top=3)
+    proof = WordProof(computer.layers, computer._words(), computer.tensors())
+    proof.leaks[0, 0] = 0.0
+    errors = (0.0, 0.0, 0.0, 0.0)
+    assert max(proof.clearance) < min(proof._enumerated(*errors))
+    assert computer.certificate.holds, computer.certificate.failures
 
 
 def test_norms_are_as_taken_for_granted(small, network):

@@ -102,6 +102,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("1: a = \u2212b goto end", 1, "\u2212", "U+2212"),
     ("1: a = 1\u00a0goto end", 1, "\u00a0", "U+00A0"),
     ("1: a = b\x00 goto end", 1, "\x00", "U+0000"),
+    ("1: a = b goto end # \udc80", 1, "U+DC80", "half of a sign"),
     ("1: a = tan(b) goto end", 1, "tan(", "Did you mean 'tanh'?"),
     ("1: a = sqr(b) goto end", 1, "sqr(", "Did you mean 'sqrt'?"),
     ("1: a = softplus(b) goto end", 1, "softplus(", "another one is a table"),

@@ -1,6 +1,7 @@
 """Tables: what pandas reads, what becomes of each column, and what is refused."""
 
 import gzip
+import sys
 
 import numpy as np
 import pandas as pd
@@ -121,7 +122,7 @@ def test_more_rows_are_read_as_the_first_were(written):
         ("y\n1\n2\n", "Shape", ["no column beside the target 'y'"]),
         ("a,y\n,2\n,4\n", "Bound", ["column 'a' of data.csv is empty", "--drop a"]),
         ("a,y\n1,2\ninf,4\n", "Bound", ["column 'a' of data.csv holds inf in row 2", "--drop a"]),
-        ("a,y\n1,2\n3,-inf\n", "Bound", ["column 'y' of data.csv holds -inf in row 2"]),
+        ("a,y\n1,2\n3,-inf\n", "Bound", ["'y' of data.csv holds -inf in row 2", "or name another"]),
         ("a,y\n1e200,2\n3,4\n", "Bound", ["holds 1e+200 in row 1", "beyond 1e+140"]),
         (f"a,y\n{2**53 + 1},2\n3,4\n", "Bound", [f"holds {2**53 + 1} in row 1", "--text a"]),
         # a header that is shifted, and rows that do not fit it
@@ -132,6 +133,7 @@ def test_more_rows_are_read_as_the_first_were(written):
         (",a,y\n0,1,2\n1,3,4\n", "Integrity", ["column 1 of data.csv has no name", "index=False"]),
         ("1,2\n3,4\n5,6\n", "Integrity", ["no header", "numbers alone (1, 2)"]),
         ("a,a,y\n1,2,3\n4,5,6\n", "Integrity", ["more than one column called 'a'"]),
+        ("a, a,y\n1,2,3\n4,5,6\n", "Integrity", ["more than one column called 'a'"]),
         ("a;y\n1;2\n3;4\n", "Integrity", ["separated by ';', not by commas", "sep="]),
         # text in a column of numbers
         ("a,y\n1,2\n2,3\nlots,4\n", "Dtype", ["'a' of data.csv holds 'lots' in row 3", "--text a"]),
@@ -160,6 +162,14 @@ def test_paths_that_cannot_be_read(written, tmp_path):
         read(tmp_path / "nowhere" / "house.csv")
     with pytest.raises(errors.IntegrityError, match="is a directory"):
         read(tmp_path)
+
+
+def test_parquet_without_what_reads_it_names_the_remedy(tmp_path, monkeypatch):
+    pd.DataFrame({"a": [1, 2], "y": [3, 4]}).to_parquet(tmp_path / "t.parquet")
+    for engine in ("pyarrow", "fastparquet"):
+        monkeypatch.setitem(sys.modules, engine, None)
+    with pytest.raises(errors.ProgramError, match=r"t.parquet is Parquet.*pip install pyarrow"):
+        read(tmp_path / "t.parquet")
 
 
 def test_columns_that_are_neither_numbers_nor_text(tmp_path):
@@ -251,5 +261,8 @@ def test_split_is_scikit_learns_and_spreads_classes():
     assert test.rows.tolist() == (np.sort(wanted[1]) + 1).tolist()
     with pytest.raises(errors.BoundError, match="share of test rows"):
         table.split(1.0, 0)
+    for seed in (-1, 2**32):
+        with pytest.raises(errors.BoundError, match=rf"seed must .*, got {seed}$"):
+            table.split(0.25, seed)
     whole, none = table.split(0.0, 0)
     assert (len(whole), len(none)) == (40, 0)

@@ -66,5 +66,12 @@ __all__ = [
 
 
 def estimator_of(kind: type[EstimationAlgorithm]) -> type[InContextEstimator]:
-    """The estimator whose class names this algorithm."""
+    """The estimator whose class names this algorithm.
+
+    Examples
+    --------
+    >>> from iceform_estimators import algorithms
+    >>> estimator_of(algorithms.Ridge).__name__
+    'InContextRidge'
+    """
     return InContextEstimator.classes[kind]

@@ -38,8 +38,8 @@ from iceform.errors import BoundError, ParameterError
 from iceform.validation import guard, plain_array, plain_tensor
 from iceform_estimators._refusals import OF_ESTIMATORS, constraints, refuse
 from iceform_estimators.algorithms import EstimationAlgorithm, LinearClassifier, LinearModel
-from iceform_estimators.machine import ArraySource, Machine, Source, stored
-from iceform_estimators.machine.program import attested, moved, of_all
+from iceform_estimators.machine import ArraySource, Machine, Source
+from iceform_estimators.machine.program import attested, moved, of_all, stored
 from iceform_estimators.machine.stream import read_line
 from iceform_estimators.tuning import SLACK, TOLERANCE
 
@@ -167,6 +167,11 @@ class InContextEstimator(Declared):
         SHA-256 of the frozen weights.
     n_passes_
         Passes of the frozen machine over the data.
+
+    Examples
+    --------
+    >>> InContextRidge().as_algorithm().name, issubclass(InContextRidge, InContextEstimator)
+    ('ridge', True)
     """
 
     device: str | None = None
@@ -386,7 +391,15 @@ class Scored:
 
 
 class LinearEstimator(Scored, RegressorMixin, InContextEstimator):  # type: ignore[misc]
-    """Fits coefficients by passes, predicts by a look-up of x.w + b."""
+    """Fits coefficients by passes, predicts by a look-up of x.w + b.
+
+    An estimator for an algorithm of one's own is a subclass that names it as ``algorithm``.
+
+    Examples
+    --------
+    >>> issubclass(InContextLasso, LineEstimator), InContextLasso.algorithm.title
+    (True, 'Lasso')
+    """
 
     fit_intercept: bool = True
     tol: float = TOLERANCE

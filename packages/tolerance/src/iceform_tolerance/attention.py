@@ -91,7 +91,8 @@ def tolerance(
 
     Examples
     --------
-    >>> import torch, iceform as ice
+    >>> import iceform_tolerance
+    >>> import torch
     >>> q, k, v = (torch.ones(1, 2, 8, 16, dtype=torch.bfloat16) for _ in range(3))
     >>> iceform_tolerance.tolerance(q, k, v, dtype=torch.bfloat16).shape
     torch.Size([1, 2, 8, 16])

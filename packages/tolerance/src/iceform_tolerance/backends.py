@@ -22,7 +22,15 @@ _NARROW = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 @dataclass(frozen=True)
 class KernelBackend:
-    """A kernel and its kind on a device."""
+    """A kernel and its kind on a device.
+
+    Examples
+    --------
+    >>> attention = torch.nn.functional.scaled_dot_product_attention
+    >>> mine = KernelBackend("mine", lambda inputs: attention(inputs.q, inputs.k, inputs.v))
+    >>> mine.kind(torch.float16, torch.device("cpu")).accumulate
+    torch.float32
+    """
 
     name: str
     call: Callable[[Inputs], Tensor]
@@ -84,7 +92,13 @@ BACKENDS = {
 
 
 def backend_named(name: str) -> KernelBackend:
-    """One of PyTorch's by name, or ``module:function`` with the arguments of PyTorch's."""
+    """One of PyTorch's by name, or ``module:function`` with the arguments of PyTorch's.
+
+    Examples
+    --------
+    >>> backend_named("sdpa").name
+    'sdpa'
+    """
     if name in BACKENDS:
         return BACKENDS[name]
     module, colon, function = name.partition(":")

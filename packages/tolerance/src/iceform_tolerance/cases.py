@@ -16,7 +16,13 @@ from iceform_tolerance.inputs import Problem, problem_of
 
 @dataclass(frozen=True)
 class Shape:
-    """batch, heads, queries, dim, and what differs from them."""
+    """batch, heads, queries, dim, and what differs from them.
+
+    Examples
+    --------
+    >>> str(Shape(1, 2, 8, 16, keys=32)), Shape(1, 2, 8, 16).length
+    ('1x2x8x16, 32 keys', 8)
+    """
 
     batch: int
     heads: int

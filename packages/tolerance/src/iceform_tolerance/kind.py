@@ -48,7 +48,14 @@ HALF_ON_CPU_ULPS = 1024.0
 
 @dataclass(frozen=True)
 class KernelKind:
-    """A kind of kernel; see :func:`iceform_tolerance.tolerance` for the fields."""
+    """A kind of kernel; see :func:`iceform_tolerance.tolerance` for the fields.
+
+    Examples
+    --------
+    >>> kind = KernelKind.of(torch.bfloat16)
+    >>> kind.accumulate, kind.online
+    (torch.float32, True)
+    """
 
     dtype: torch.dtype
     accumulate: torch.dtype

@@ -83,6 +83,12 @@ def attention_norms(
         Whether q, k and v are numbers of ``dtype``; else their rounding counts.
     kind
         Further keywords of :func:`iceform_tolerance.tolerance`, and ``device``: where it runs.
+
+    Examples
+    --------
+    >>> bound = attention_norms(4.0, 4.0, 1.0, keys=128, dim=64, dtype=torch.bfloat16)
+    >>> print(f"{bound:.4f}")
+    0.0122
     """
     stated = KernelKind.of(dtype, accumulate, **kind)
     keys, dim = check_size("keys", keys), check_size("dim", dim)
@@ -167,7 +173,14 @@ def total(
     accumulate: torch.dtype = torch.float32,
     output: torch.dtype | None = None,
 ) -> Float[Tensor, "*batch"]:
-    """Bound of a sum over the last axis, in any order; infinite where it may overflow."""
+    """Bound of a sum over the last axis, in any order; infinite where it may overflow.
+
+    Examples
+    --------
+    >>> bound = total(torch.ones(2, 100), dtype=torch.bfloat16)
+    >>> print([f"{one:.2f}" for one in bound])
+    ['0.39', '0.39']
+    """
     kind = KernelKind.of(dtype, accumulate, output=output)
     read = _Read.of(x, "x", kind)
     steps, size = sum_steps(x.shape[-1]), read.size.sum(-1)
@@ -189,7 +202,15 @@ def linear(
     output: torch.dtype | None = None,
     split: bool | None = None,
 ) -> Float[Tensor, "*batch m"]:
-    """Bound of `torch.nn.functional.linear`; infinite where it may overflow."""
+    """Bound of `torch.nn.functional.linear`; infinite where it may overflow.
+
+    Examples
+    --------
+    >>> x, weight = torch.ones(1, 64), torch.eye(2, 64)
+    >>> off = (torch.nn.functional.linear(x, weight) - 1).abs()
+    >>> bool((off <= linear(x, weight, dtype=torch.float32)).all())
+    True
+    """
     device = x.device if isinstance(x, Tensor) else "cpu"
     kind = KernelKind.of(dtype, accumulate, output=output, split=split, device=device)
     given, matrix = _Read.of(x, "x", kind), _Read.of(weight, "weight", kind)
@@ -233,6 +254,12 @@ def rms_norm(
     """Bound of RMSNorm, with or without a rounding to ``dtype`` before the weight.
 
     It is infinite where squares may overflow, and where they and ``eps`` may underflow.
+
+    Examples
+    --------
+    >>> x = torch.tensor([[3.0, 4.0]])
+    >>> print(f"{float(rms_norm(x, eps=1e-6, dtype=torch.float32).max()):.1e}")
+    1.6e-06
     """
     kind = KernelKind.of(dtype, accumulate, output=output)
     return _norm(x, weight, None, eps, kind, root_ulps, centred=False)
@@ -254,6 +281,12 @@ def layer_norm(
     """Bound of LayerNorm; ``moments``: the variance is mean(x^2) - mean(x)^2.
 
     It is infinite where squares may overflow, and where they and ``eps`` may underflow.
+
+    Examples
+    --------
+    >>> x = torch.tensor([[3.0, 4.0]])
+    >>> print(f"{float(layer_norm(x, eps=1e-6, dtype=torch.float32).max()):.1e}")
+    1.2e-05
     """
     kind = KernelKind.of(dtype, accumulate, output=output)
     return _norm(x, weight, bias, eps, kind, root_ulps, centred=True, moments=moments)

@@ -51,6 +51,12 @@ def assert_attention_close(
         On failure, try what the kernel may have done wrong: seconds, for large inputs.
     kind
         Further keywords of :func:`iceform_tolerance.tolerance`: exp_ulps, online, block, ...
+
+    Examples
+    --------
+    >>> q = torch.linspace(-1, 1, 32).reshape(1, 1, 4, 8)
+    >>> out = torch.nn.functional.scaled_dot_product_attention(q, q, q)
+    >>> assert_attention_close(out, q, q, q)
     """
     problem = problem_of(q, k, v, scale=scale, mask=mask, causal=causal)
     check_choice("empty_rows", empty_rows, ("zeros", "any"))

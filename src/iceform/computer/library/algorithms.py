@@ -36,7 +36,24 @@ from iceform.computer.language import (
 
 
 def gradient_descent(rate: Callable[[Any], Any], name: str = "gradient_descent") -> Algorithm:
-    """Gradient descent for the loss whose derivative is ``rate``, a formula or a function."""
+    """Gradient descent on the mean loss of a linear model w . x.
+
+    Parameters
+    ----------
+    rate
+        The derivative of the loss by the residual w . x - y: a formula or a function.
+    name
+        The algorithm's.
+
+    Returns
+    -------
+    An algorithm of x and y with the parameters ``lr`` and ``steps``; it returns w.
+
+    Examples
+    --------
+    >>> gradient_descent(torch.tanh)([[1.0], [2.0]], [1.0, 2.0], steps=100).round(decimals=3)
+    tensor([1.], dtype=torch.float64)
+    """
 
     def descent(x, y, *, lr=0.5, steps=50):
         w = zeros_like(x)

@@ -17,7 +17,7 @@ from iceform.computer.library import classics
 
 @dataclass(frozen=True, eq=False)
 class LibraryExample:
-    """One algorithm on one set of data.
+    """An algorithm of the library, with small data to run it on.
 
     Attributes
     ----------
@@ -28,7 +28,14 @@ class LibraryExample:
     settings
         Parameters of the run; the others have their defaults.
     compiled
-        What :func:`iceform.computer.compile` is told beyond the sizes: domain, bounds, ranges.
+        What :func:`iceform.compile` is told beyond the sizes: domain, bounds, ranges.
+
+    Examples
+    --------
+    >>> from iceform.computer.library import EXAMPLES
+    >>> example = EXAMPLES["sort"]
+    >>> example.name, example.X.shape
+    ('sort', torch.Size([8, 1]))
     """
 
     algorithm: Algorithm

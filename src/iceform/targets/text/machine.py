@@ -1,7 +1,7 @@
-"""TextComputer: a stock GPT-2 or Llama; the prompt is a program, what follows is its run.
+r"""TextComputer: a stock GPT-2 or Llama; the prompt is a program, what follows is its run.
 
     computer = TextComputer()
-    computer.run("1: s = a * a goto end   a = 1.5")      # 's = 2.25 [end]'
+    computer.run("1: s = a * a goto end\n a = 1.5")      # 's = 2.25 [end]'
     computer.save("folder")                               # then, anywhere, without this package:
                                                           # pipeline("text-generation", "folder")
 
@@ -15,12 +15,13 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import asdict, fields, replace
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -73,7 +74,7 @@ _EXAMPLE = "1: s = a * a goto end\na = 1.5"
 
 
 class TextComputer:
-    """A GPT-2, or a Llama, that runs what you type.
+    r"""A GPT-2, or a Llama, that runs what you type.
 
     Parameters
     ----------
@@ -85,6 +86,22 @@ class TextComputer:
         "prompt": programs are text. "weights": one program is in the weights, the text is its data.
     program
         The lines of that program, without data.
+
+    Examples
+    --------
+    >>> small = {"positions": 64, "labels": 4, "scalars": 20, "arrays": 0, "indices": 0}
+    >>> computer = TextComputer(**small)
+    >>> computer.run("1: s = a * a goto end\na = 1.5")
+    's = 2.25 [end]'
+    >>> computer.check("1: s = a / a goto end\na = 1.5")
+    Traceback (most recent call last):
+    iceform.targets.text.syntax.TextError: line 1, '/': there is no division. Write ...
+
+    With the program in the weights the text is data only:
+
+    >>> square = TextComputer(**small, mode="weights", program="1: s = a * a goto end")
+    >>> square.interpret("a = 2")
+    's = 4 [end]'
     """
 
     def __init__(
@@ -243,10 +260,8 @@ class TextComputer:
 
     def attest(self, network: PreTrainedModel) -> str:
         """The digest of a network's weights; refused if the sizes imply others, or a config."""
-        self._check_config("config", network.config.to_dict(), self.config())
-        plain = type(network.generation_config)().to_dict()
-        decoding: dict[str, Any] = network.generation_config.to_dict()
-        self._check_config("generation config", decoding, {**plain, **self._generation()})
+        self._check_config("config", network.config, self.config())
+        self._check_config("generation config", network.generation_config, self._generation())
         found = digest(dict(network.state_dict()))
         if found != self.digest:
             raise IntegrityError(
@@ -255,9 +270,10 @@ class TextComputer:
             )
         return found
 
-    def _check_config(self, what: str, said: dict[str, Any], implied: dict[str, Any]) -> None:
-        """Refuse a setting that is not what the sizes imply."""
-        for name, value in implied.items():
+    def _check_config(self, what: str, config: Any, implied: dict[str, Any]) -> None:
+        """Refuse a setting that is not what the sizes imply, or else not the default."""
+        said: dict[str, Any] = config.to_dict()
+        for name, value in {**type(config)().to_dict(), **implied}.items():
             held = said.get(name, value)  # None, False and 0 are all of a setting that is off
             if name not in _LOOSE and held != value and (held or value):
                 raise IntegrityError(
@@ -275,8 +291,9 @@ class TextComputer:
     ) -> str | list[str]:
         """What ``generate()`` writes after a text, or after each of several at once.
 
-        Every text is checked first, so that nothing is generated for one that is wrong. Greedy
-        decoding only: a program is run, not drawn.
+        Every text is checked first, so that nothing is generated for one that is wrong, and what
+        the network writes is compared with the interpreter's words. Greedy decoding only: a
+        program is run, not drawn.
         """
         _check_greedy(generation)
         if not isinstance(text, str | list | tuple):
@@ -290,23 +307,60 @@ class TextComputer:
         if not hasattr(stock, "generation_config"):
             kind = type(stock).__name__
             raise ParameterError(f"run(..., network=...) takes TextComputer.model(), got a {kind}.")
-        _check_dtype(self.dtype, next(stock.parameters()).dtype)
+        for parameter in stock.parameters():
+            _check_dtype(self.dtype, parameter.dtype)
         check_matmul_precision(self.dtype)
         self.attest(stock)
-        asked = self.tokenizer(texts, padding=True, return_tensors="pt").to(stock.device)
-        generate: Any = stock.generate
-        with kernels(stock.device), torch.no_grad():
-            made = generate(
-                asked.input_ids, attention_mask=asked.attention_mask, do_sample=False, num_beams=1,
-                max_length=asked.input_ids.shape[1] + max(len(run.words) for run in runs),
-            )  # fmt: skip
-        found = [self._read(row) for row in made[:, asked.input_ids.shape[1] :].tolist()]
-        return found[0] if isinstance(text, str) else found
+        written: list[str] = []
+        for batch in self._batches(runs):
+            at = len(written)
+            written += self._generate(stock, texts[at : at + len(batch)], batch)
+        return written[0] if isinstance(text, str) else written
 
-    def _read(self, tokens: list[int]) -> str:
+    def _batches(self, runs: list[TextRun]) -> Iterator[list[TextRun]]:
+        """Neighbours whose longest prompt and longest run fit the positions together."""
+        batch: list[TextRun] = []
+        for run in runs:
+            both = [*batch, run]
+            prompt = max(one.program.prompt_tokens for one in both)
+            if prompt + max(len(one.words) for one in both) > self.sizes.positions:
+                yield batch
+                both = [run]
+            batch = both
+        yield batch
+
+    def _generate(self, stock: PreTrainedModel, texts: list[str], runs: list[TextRun]) -> list[str]:
+        """What the network writes after texts; refused where the interpreter writes otherwise."""
+        asked = self.tokenizer(texts, padding=True, return_tensors="pt").to(stock.device)
+        prompt, generate = asked.input_ids.shape[1], cast(Any, stock.generate)
+        with kernels(stock.device), torch.no_grad():
+            tokens = generate(
+                asked.input_ids, attention_mask=asked.attention_mask, do_sample=False, num_beams=1,
+                max_length=prompt + max(len(run.words) for run in runs),
+            )  # fmt: skip
+        written = [self._read(row) for row in tokens[:, prompt:].tolist()]
+        for said, run in zip(written, runs, strict=True):
+            if said != run.words:
+                raise IntegrityError(self._otherwise(said, run.words))
+        return [run.text for run in runs]
+
+    def _otherwise(self, said: tuple[str, ...], words: tuple[str, ...]) -> str:
+        """What to say of a network that writes something else than the interpreter."""
+        pairs = enumerate(zip_longest(said, words), 1)
+        place, (word, right) = next((k, both) for k, both in pairs if both[0] != both[1])
+        why = (
+            "The certificate of these sizes holds, so something changes the network: a hook, or "
+            "products in another precision. Take TextComputer.model()."
+            if self.certificate.holds
+            else "The certificate of these sizes does not hold: "
+            f"{self.certificate.failures[0]}. Take a smaller top, fewer bits or positions."
+        )
+        return f"word {place} of the run: the network wrote {word!r}, the program {right!r}. {why}"
+
+    def _read(self, tokens: list[int]) -> tuple[str, ...]:
         """Words up to the end."""
         last = tokens.index(self._end) + 1 if self._end in tokens else len(tokens)
-        return " ".join(self.sizes.words[token].text for token in tokens[:last])
+        return tuple(self.sizes.words[token].text for token in tokens[:last])
 
     # ------------------------------------------------------------------------- certificate
 

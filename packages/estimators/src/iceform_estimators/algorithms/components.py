@@ -66,6 +66,13 @@ class PCA(EstimationAlgorithm):
         Most passes for one component.
     seed
         Of the random starts; the components do not depend on it beyond rounding.
+
+    Examples
+    --------
+    >>> from iceform_estimators import Machine
+    >>> X, y = torch.tensor([[-1.0], [0], [1]]).double(), torch.tensor([-2.0, 0, 2]).double()
+    >>> print(Machine(2).run(PCA(n_components=1), X).value.numpy())
+    [[1.]]
     """
 
     name: ClassVar[str] = "pca"

@@ -85,6 +85,13 @@ class ElasticNet(LinearModel):
         Whether coefficients must not be negative.
     solver, bound, label_bound
         As for :class:`Ridge`; "inside" takes ``max_passes`` steps.
+
+    Examples
+    --------
+    >>> from iceform_estimators import Machine
+    >>> X, y = torch.tensor([[-1.0], [0], [1]]).double(), torch.tensor([-2.0, 0, 2]).double()
+    >>> print(Machine(2).run(ElasticNet(alpha=0.1, l1_ratio=0.5), X, y).coef.numpy().round(6))
+    [1.790698]
     """
 
     name: ClassVar[str] = "elastic-net"
@@ -312,7 +319,15 @@ def _until_crossing(w: Tensor, step: Tensor, signs: Tensor) -> tuple[float, int 
 
 
 def soft_threshold(machine: MachineRun, u: Tensor, tau: Tensor) -> Tensor:
-    """u - tau clip(u/tau) by one prompt; entries whose tau is 0 stay as they are."""
+    """u - tau clip(u/tau) by one prompt; entries whose tau is 0 stay as they are.
+
+    Examples
+    --------
+    >>> from iceform_estimators import Machine
+    >>> u, tau = torch.tensor([2.0, 0.1, -3.0]).double(), torch.tensor([0.5, 0.5, 1.0]).double()
+    >>> print(soft_threshold(Machine(3).start(), u, tau).numpy().round(6))
+    [ 1.5  0.  -2. ]
+    """
     active = tau > 0
     if not bool(active.any()):
         return u

@@ -61,6 +61,13 @@ class Expectile(LinearModel):
         alpha/2 ||w||^2 beside the mean loss.
     fit_intercept, tol, max_passes, precondition
         As for :class:`LinearModel`.
+
+    Examples
+    --------
+    >>> from iceform_estimators import Machine
+    >>> X, y = torch.tensor([[-1.0], [0], [1]]).double(), torch.tensor([-2.0, 0, 2]).double()
+    >>> print(Machine(2).run(Expectile(0.9), X, y).coef.numpy().round(6))
+    [2.]
     """
 
     name: ClassVar[str] = "expectile"

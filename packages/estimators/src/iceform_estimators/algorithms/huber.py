@@ -74,6 +74,13 @@ class Huber(LinearModel):
         As for :class:`LinearModel`.
     begin_scale
         The scale that is tried first, beside ``begin``.
+
+    Examples
+    --------
+    >>> from iceform_estimators import Machine
+    >>> X, y = torch.tensor([[-1.0], [0], [1]]).double(), torch.tensor([-2.0, 0, 2]).double()
+    >>> print(Machine(2).run(Huber(), X, y).coef.numpy().round(2))
+    [2.]
     """
 
     name: ClassVar[str] = "huber"

@@ -33,6 +33,14 @@ class IndexCodes:
         n.
     base, digits
         b and D.
+
+    Examples
+    --------
+    >>> codes = IndexCodes.of(1000, torch.float64)
+    >>> codes.base, codes.digits
+    (1000, 1)
+    >>> codes.read(codes.values(torch.zeros(1).double())[[7, 512]])[0]
+    tensor([  7, 512])
     """
 
     count: int

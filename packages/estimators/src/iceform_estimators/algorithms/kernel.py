@@ -64,6 +64,13 @@ class KernelRegression(EstimationAlgorithm):
     gamma
         A number, or "scott" for the bandwidth n^(-1/(d + 4)) deviations, that is
         n^(2/(d + 4)) / (2 X.var()), or "scale" for 1 / (n_features X.var()).
+
+    Examples
+    --------
+    >>> from iceform_estimators import Machine
+    >>> X, y = torch.tensor([[-1.0], [0], [1]]).double(), torch.tensor([-2.0, 0, 2]).double()
+    >>> print(Machine(2).run(KernelRegression(gamma=1.0), X, y).predictor(X).numpy().round(3))
+    [-1.416  0.     1.416]
     """
 
     name: ClassVar[str] = "kernel"

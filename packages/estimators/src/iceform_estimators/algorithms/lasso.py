@@ -20,6 +20,13 @@ class Lasso(ElasticNet):
         The penalty.
     positive, fit_intercept, tol, max_passes, precondition, solver, bound, label_bound
         As for :class:`ElasticNet`.
+
+    Examples
+    --------
+    >>> from iceform_estimators import Machine
+    >>> X, y = torch.tensor([[-1.0], [0], [1]]).double(), torch.tensor([-2.0, 0, 2]).double()
+    >>> print(Machine(2).run(Lasso(alpha=0.1), X, y).coef.numpy().round(6))
+    [1.85]
     """
 
     name: ClassVar[str] = "lasso"

@@ -92,6 +92,11 @@ class LinearModel(EstimationAlgorithm):
         Whether estimators take labels of several columns, each fitted on its own.
     column
         Whether one column of several stays one, coefficients a row and predictions a column.
+
+    Examples
+    --------
+    >>> Ridge().loss().name, issubclass(Ridge, LinearModel)
+    ('squared', True)
     """
 
     several: ClassVar[bool] = False
@@ -303,7 +308,31 @@ def fitted(
 ) -> Result:
     """Raw coefficients with their certificate.
 
-    ``instead`` are coefficients and an intercept with the same fitted values, up to rounding.
+    What ``stream`` of an algorithm for lines returns.
+
+    Parameters
+    ----------
+    model, problem
+        The algorithm, and its problem on scaled data.
+    solution, proof
+        Where its loop ended, and how far that is from the optimum.
+    parts
+        What else the fit found, by name.
+    instead
+        Coefficients and an intercept with the same fitted values, up to rounding.
+
+    Examples
+    --------
+    >>> from iceform.expressions import loss_named
+    >>> from iceform_estimators import Machine
+    >>> from iceform_estimators.machine import ArraySource, LinearProblem, Scaling, minimise
+    >>> source = ArraySource(torch.tensor([[0.0], [2.0]]).double(), torch.ones(2).double())
+    >>> scaling = Scaling.of(source, intercept=True)
+    >>> squared, q = loss_named("squared"), scaling.penalty(1.0)
+    >>> problem = LinearProblem(Machine(2).start(), source, scaling, squared, q)
+    >>> solution, ridge = minimise(problem, tol=1e-9, max_passes=9), Ridge(alpha=2.0)
+    >>> float(fitted(ridge, problem, solution, ridge.prove(problem, solution.w)).intercept)
+    1.0
     """
     scaling, source = problem.scaling, problem.source
     coef, intercept = scaling.raw(solution.w)
@@ -400,6 +429,11 @@ class LinearClassifier(LinearModel):
     positive
         The label that counts as 1, every other one being the other class; None where labels are
         as the loss takes them.
+
+    Examples
+    --------
+    >>> Logistic().loss().name, issubclass(Logistic, LinearClassifier)
+    ('logistic', True)
     """
 
     family: ClassVar[str] = "separator"

@@ -20,6 +20,13 @@ class LinearRegression(Ridge):
     ----------
     positive, fit_intercept, tol, max_passes, precondition
         As for :class:`Ridge`.
+
+    Examples
+    --------
+    >>> from iceform_estimators import Machine
+    >>> X, y = torch.tensor([[-1.0], [0], [1]]).double(), torch.tensor([-2.0, 0, 2]).double()
+    >>> print(f"{Machine(2).run(LinearRegression(), X, y + 1).intercept.item():.6f}")
+    1.000000
     """
 
     name: ClassVar[str] = "linear"

@@ -45,6 +45,13 @@ class Logistic(LinearClassifier):
         "inside" plans its steps by this bound of the samples' entries, and the host only writes
         prompts and adds answers up (:mod:`iceform_estimators.machine.fixed_schedule`). "auto" takes
         fewer passes, in coordinates that the host computes from the data.
+
+    Examples
+    --------
+    >>> from iceform_estimators import Machine
+    >>> X = torch.tensor([[-2.0], [-1], [1], [2]]).double()
+    >>> print(Machine(2).run(Logistic(), X, (X[:, 0] > 0).double()).coef.numpy().round(3))
+    [1.007]
     """
 
     name: ClassVar[str] = "logistic"

@@ -80,6 +80,13 @@ class KNeighbors(EstimationAlgorithm):
     weights
         "uniform" or "distance" (by the inverse of the distance; samples that are the query itself
         share all of the weight).
+
+    Examples
+    --------
+    >>> from iceform_estimators import Machine
+    >>> X, y = torch.tensor([[-1.0], [0], [1]]).double(), torch.tensor([-2.0, 0, 2]).double()
+    >>> print(Machine(2).run(KNeighbors(n_neighbors=1), X, y).predictor(X + 0.1).numpy())
+    [-2.  0.  2.]
     """
 
     name: ClassVar[str] = "knn"
@@ -146,6 +153,13 @@ class KNeighborsVote(KNeighbors):
     ----------
     n_neighbors, weights
         As for :class:`KNeighbors`.
+
+    Examples
+    --------
+    >>> from iceform_estimators import Machine
+    >>> X, y = torch.tensor([[-1.0], [0], [1]]).double(), torch.tensor([-2.0, 0, 2]).double()
+    >>> print(Machine(2).run(KNeighborsVote(n_neighbors=1), X, y.sign()).predictor(X).numpy())
+    [-1.  0.  1.]
     """
 
     name: ClassVar[str] = "knn-classifier"
@@ -533,7 +547,13 @@ def _resolution(n: int) -> float:
 def sharpest(
     radius: float, queries: float, dim: int = 1, dtype: torch.dtype = torch.float64
 ) -> float:
-    """The largest gamma whose logits are known to 1/2, and which leaves room for what is hidden."""
+    """The largest gamma whose logits are known to 1/2, and which leaves room for what is hidden.
+
+    Examples
+    --------
+    >>> print(f"{sharpest(1.0, 2.0, 3):.2e}")
+    2.20e+11
+    """
     reach = (2 * queries + radius) * radius
     largest = min(LARGEST_LOGIT, 1 / (2 * (dim + 8) * unit_roundoff(dtype)))
     return largest / reach if reach > 0 else 1.0

@@ -59,6 +59,13 @@ class Perceptron(LinearClassifier):
     ----------
     positive, fit_intercept, max_passes
         As for :class:`LinearClassifier`.
+
+    Examples
+    --------
+    >>> from iceform_estimators import Machine
+    >>> X = torch.tensor([[-2.0], [-1], [1], [2]]).double()
+    >>> bool(Machine(2).run(Perceptron(), X, X[:, 0].sign()).coef > 0)
+    True
     """
 
     name: ClassVar[str] = "perceptron"

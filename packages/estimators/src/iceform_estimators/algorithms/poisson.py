@@ -33,6 +33,13 @@ class Poisson(LinearModel):
         The penalty.
     fit_intercept, tol, max_passes, precondition
         As for :class:`LinearModel`.
+
+    Examples
+    --------
+    >>> from iceform_estimators import Machine
+    >>> X, y = torch.tensor([[-1.0], [0], [1]]).double(), torch.tensor([-2.0, 0, 2]).double()
+    >>> print(Machine(2).run(Poisson(alpha=0.0), X, (X[:, 0] + 2).exp()).coef.numpy().round(6))
+    [1.]
     """
 
     name: ClassVar[str] = "poisson"

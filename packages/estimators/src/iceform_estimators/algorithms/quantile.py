@@ -64,6 +64,13 @@ class Quantile(LinearModel):
         Of the loss's rounded corner, in standard deviations of the labels; None for a sharp one.
     fit_intercept, tol, max_passes, precondition
         As for :class:`LinearModel`.
+
+    Examples
+    --------
+    >>> from iceform_estimators import Machine
+    >>> X, y = torch.tensor([[-1.0], [0], [1]]).double(), torch.tensor([-2.0, 0, 2]).double()
+    >>> print(Machine(2).run(Quantile(0.5), X, y).coef.numpy().round(6))
+    [2.]
     """
 
     name: ClassVar[str] = "quantile"

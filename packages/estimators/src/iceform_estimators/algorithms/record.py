@@ -55,6 +55,11 @@ class Option:
         Whether the command line has it.
     slider
         The range that a page offers; None where it offers none.
+
+    Examples
+    --------
+    >>> print(Ridge.options()["alpha"].flag, Ridge.options()["alpha"].within)
+    --alpha [0, inf)
     """
 
     name: str
@@ -135,6 +140,11 @@ def option(
     """The metadata that makes a dataclass field an :class:`Option`.
 
     ``kind`` is the default's type unless given.
+
+    Examples
+    --------
+    >>> option("The penalty.", low=0)["option"]["low"]
+    0
     """
     told = {
         "says": says, "kind": kind, "low": low, "high": high, "open": open, "choices": choices,
@@ -178,6 +188,11 @@ class Peer:
         What it does differently; empty where it is the same problem.
     made
         What builds it from the options, where calling the class does not.
+
+    Examples
+    --------
+    >>> Lasso.peer.name
+    'Lasso'
     """
 
     path: str
@@ -218,6 +233,11 @@ class EstimationAlgorithm(MachineProgram, kept_as="Program"):
         Whether coefficients are determined however the columns depend on each other.
     example
         Data worth a picture.
+
+    Examples
+    --------
+    >>> print(Ridge.title, "|", Ridge.objective, "|", list(Ridge.options())[:2])
+    Ridge regression | min |Xw + b - y|^2 + alpha |w|^2 | ['alpha', 'fit_intercept']
     """
 
     kinds: ClassVar[dict[str, type[EstimationAlgorithm]]] = {}
@@ -362,14 +382,26 @@ def _discover() -> None:
 
 
 def kinds() -> list[type[EstimationAlgorithm]]:
-    """Every algorithm that runs on a table, by task and name."""
+    """Every algorithm that runs on a table, by task and name.
+
+    Examples
+    --------
+    >>> [kind.name for kind in kinds() if kind.task == "decomposition"]
+    ['pca']
+    """
     _discover()
     found = [kind for kind in EstimationAlgorithm.kinds.values() if kind.estimator]
     return sorted(found, key=lambda kind: (TASKS.index(kind.task), kind.name))
 
 
 def named(name: str) -> type[EstimationAlgorithm]:
-    """The algorithm of this name; hyphens, underscores and case do not matter."""
+    """The algorithm of this name; hyphens, underscores and case do not matter.
+
+    Examples
+    --------
+    >>> named("Elastic_Net").title
+    'Elastic net'
+    """
     _discover()
     wanted = name.strip().lower().replace("_", "-")
     if wanted in EstimationAlgorithm.kinds:

@@ -63,6 +63,17 @@ class Recursion:
         The penalty alpha ||w||^2 beside the sum over all samples.
     fit_intercept
         Whether there is an intercept.
+
+    Examples
+    --------
+    >>> from iceform_estimators import Machine
+    >>> from iceform_estimators.machine import ArraySource
+    >>> X, y = torch.tensor([[-1.0], [0], [1]]).double(), torch.tensor([-2.0, 0, 2]).double()
+    >>> machine, fit = Machine(2), Recursion(alpha=2.0)
+    >>> first = fit.update(machine.start(), ArraySource(X[:2], y[:2]))
+    >>> second = fit.update(machine.start(), ArraySource(X[2:], y[2:]))
+    >>> print(second.coef.numpy().round(6))
+    [1.]
     """
 
     alpha: float = 1.0

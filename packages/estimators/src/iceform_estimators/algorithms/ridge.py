@@ -38,6 +38,13 @@ class Ridge(LinearModel):
         labels, and the host only writes prompts and adds answers up
         (:mod:`iceform_estimators.machine.fixed_schedule`). "auto" takes fewer passes, in
         coordinates that the host computes from the data.
+
+    Examples
+    --------
+    >>> from iceform_estimators import Machine
+    >>> X, y = torch.tensor([[-1.0], [0], [1]]).double(), torch.tensor([-2.0, 0, 2]).double()
+    >>> print(Machine(2).run(Ridge(alpha=2.0), X, y).coef.numpy().round(6))
+    [1.]
     """
 
     name: ClassVar[str] = "ridge"

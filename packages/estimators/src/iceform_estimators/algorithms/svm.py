@@ -24,6 +24,13 @@ class LinearSVM(LinearClassifier):
         The inverse penalty, scikit-learn's convention.
     positive, fit_intercept, tol, max_passes, precondition
         As for :class:`LinearClassifier`.
+
+    Examples
+    --------
+    >>> from iceform_estimators import Machine
+    >>> X = torch.tensor([[-2.0], [-1], [1], [2]]).double()
+    >>> print(Machine(2).run(LinearSVM(), X, X[:, 0].sign()).coef.numpy().round(3))
+    [0.8]
     """
 
     name: ClassVar[str] = "svm"

@@ -65,6 +65,13 @@ class Scaling:
         Of the labels.
     intercept
         Whether a constant feature is appended.
+
+    Examples
+    --------
+    >>> x, y = torch.tensor([[0.0], [2.0]]).double(), torch.tensor([1.0, 3.0]).double()
+    >>> scaling = Scaling.of(ArraySource(x, y), intercept=True)
+    >>> scaling.samples(x).tolist(), scaling.labels(y).tolist()
+    ([[-1.0, 1.0], [1.0, 1.0]], [-1.0, 1.0])
     """
 
     mean: Tensor
@@ -552,6 +559,17 @@ class LinearProblem:
         q, shape (p,).
     positive
         For one-vs-rest: the label that counts as 1.
+
+    Examples
+    --------
+    >>> from iceform_estimators import Machine
+    >>> from iceform.expressions import loss_named
+    >>> x, y = torch.tensor([[0.0], [2.0]]).double(), torch.tensor([1.0, 3.0]).double()
+    >>> source, run = ArraySource(x, y), Machine(2).start()
+    >>> scaling, loss = Scaling.of(source, intercept=True), loss_named("squared")
+    >>> problem = LinearProblem(run, source, scaling, loss, scaling.penalty(0.0))
+    >>> problem.gradient(problem.start()).norm() > 0, problem.passes
+    (tensor(True), 1)
     """
 
     machine: Any  # a MachineRun, or in rows a run that only keeps the ledger

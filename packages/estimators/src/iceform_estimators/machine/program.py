@@ -48,6 +48,12 @@ class MachineProgram(Pretrained):
     """What a machine runs: an algorithm as prompts.
 
     A subclass supplies :meth:`stream` and :meth:`opening`.
+
+    Examples
+    --------
+    >>> from iceform_estimators.algorithms import Ridge
+    >>> issubclass(Ridge, MachineProgram), Ridge(alpha=2.0).label
+    (True, 'Ridge')
     """
 
     @property

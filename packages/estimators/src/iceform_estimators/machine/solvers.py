@@ -43,6 +43,11 @@ class Solution:
         Gradient norms, one per accepted step.
     converged
         Whether ``length`` came below the tolerance.
+
+    Examples
+    --------
+    >>> Solution(torch.ones(1), 1e-12).converged
+    True
     """
 
     w: Tensor
@@ -77,6 +82,18 @@ def minimise(
         keep the coordinates, whose scales the problem has set, and use momentum with restarts.
     start
         0 by default.
+
+    Examples
+    --------
+    >>> from iceform_estimators import Machine
+    >>> from iceform.expressions import loss_named
+    >>> x, y = torch.tensor([[0.0], [2.0]]).double(), torch.tensor([1.0, 3.0]).double()
+    >>> source, run = ArraySource(x, y), Machine(2).start()
+    >>> scaling, loss = Scaling.of(source, intercept=True), loss_named("squared")
+    >>> problem = LinearProblem(run, source, scaling, loss, scaling.penalty(0.0))
+    >>> w = minimise(problem, tol=1e-9, max_passes=20).w
+    >>> print(torch.cat([part.reshape(-1) for part in scaling.raw(w)]).numpy().round(6))
+    [1. 1.]
     """
     check_choice("precondition", precondition, PRECONDITIONERS)
     w = problem.start() if start is None else start

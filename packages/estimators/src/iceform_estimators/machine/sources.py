@@ -297,6 +297,13 @@ class Source(ABC):
         Where chunks are.
     weighed
         Whether samples have weights; a chunk's y is then (rows, 2), labels and weights.
+
+    Examples
+    --------
+    >>> source: Source = ArraySource(torch.eye(2).double(), torch.ones(2).double())
+    >>> (total,) = source.reduce(lambda x, y: [x.sum()])
+    >>> float(total)
+    2.0
     """
 
     rows: int
@@ -400,6 +407,12 @@ class ArraySource(Source):
     weights
         Of the samples, shape (rows,), none negative. One that weighs nothing is left out: nothing
         is learnt of it, not even a column's mean.
+
+    Examples
+    --------
+    >>> source = ArraySource(torch.eye(2).double(), torch.ones(2).double())
+    >>> source.rows, source.dim
+    (2, 2)
     """
 
     def __init__(

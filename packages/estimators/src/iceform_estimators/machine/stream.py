@@ -85,6 +85,12 @@ class ScalarTable:
         Where f bends, and within what width; None where it has kinks or bends everywhere.
     raised
         A table and what f is above its function: the same tokens, every value moved by as much.
+
+    Examples
+    --------
+    >>> from iceform_estimators.machine import CLIP, IDENTITY
+    >>> IDENTITY.on(3.0).grid.nodes.max().item() >= 4, CLIP.on(3.0).error < 0.01
+    (True, True)
     """
 
     function: ScalarFunction
@@ -445,6 +451,15 @@ class MachineRun:
         What runs.
     attention
         False takes it out: look-ups return what is looked up.
+
+    Examples
+    --------
+    >>> from iceform_estimators import Machine
+    >>> run = Machine(2).start()
+    >>> z = torch.tensor([0.25, -0.5]).double()
+    >>> from iceform_estimators.machine import IDENTITY
+    >>> print(run.look_up(IDENTITY.on(1.0), z).numpy().round(9))
+    [ 0.25 -0.5 ]
     """
 
     def __init__(self, machine: Machine, *, attention: bool = True) -> None:

@@ -173,7 +173,7 @@ class DescentPanel {
     }));
     const off = Math.max(...whole.at(-1).map((value, k) => Math.abs(value - exact.at(-1)[k])));
     this.said.textContent = gone ? `Layer ${gone.layer + 1} runs without “${named(about.roles[gone.head])}”.`
-      : `Twelve layers, twelve steps: the last line is ${short(off)} from exact descent, ${about.kind} ≤ ${atMost(about.certified)}.`;
+      : `Twelve layers, twelve steps: the last line is ${short(off)} from exact descent, ${about.kind} ≤\u00a0${atMost(about.certified)}.`;
     this.compare(points, gone, whole.at(-1), lines.at(-1));
   }
 

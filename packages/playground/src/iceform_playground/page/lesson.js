@@ -3,6 +3,8 @@
 
 import { byId, el } from './dom.js';
 
+const MOVED = 1; // by which step 8 moves a value of the table
+
 export const LESSON = [
   { title: 'A GPT-2 that descends', inside: true, state: { panel: 'descent' },
     says: () => ['This is a live GPT-2. Nobody trained it: each of its twelve layers is one step of gradient descent on the points. Drag a point, and the line after every layer moves. '
@@ -11,8 +13,8 @@ export const LESSON = [
     says: () => ['A softmax over a grid of tokens is a look-up table. The bars are the attention that a number z pays to the tokens of a grid; '
       + 'their values, averaged with it, give the logistic curve at z. Move z, and the bars follow.'] },
   { title: 'Temperature', inside: true, state: { algorithm: 'logistic', preset: 'blobs', panel: 'lookup', tokens: 33, regime: 'hard', sharpness: 12, z: 0.3 },
-    says: () => ['How sharply z looks is the sharpness c, an inverse temperature. Cold (the paper’s regime, right) and only the nearest token counts: a staircase. '
-      + 'At a moderate temperature with fitted values (spectral, left) the same tokens give digit after digit. Lower the sharpness, and watch the stairs melt.'] },
+    says: () => ['How sharply z looks is the sharpness c, an inverse temperature. Cold (hard, as in the paper), and only the nearest token counts: a staircase. '
+      + 'At a moderate temperature (spectral), with values chosen for it, the same tokens give digit after digit. Lower the sharpness, and watch the stairs melt.'] },
   { title: 'Tokens buy digits', inside: true, state: { algorithm: 'logistic', preset: 'blobs', panel: 'rate', tokens: 33 },
     says: () => ['The error against the number of grid tokens, measured and proven. The paper’s regime falls as one over the tokens, the spectral one exponentially: '
       + 'that is what makes look-ups precise enough to be put on top of each other.'] },
@@ -25,9 +27,10 @@ export const LESSON = [
   { title: 'Swap the prompt', state: { algorithm: 'quantile', preset: 'fan', degree: 1, values: { quantile: 0.9 }, panel: 'passes', method: 'momentum', tokens: 129 },
     says: () => ['Another table in the prompt is another algorithm: this is the line below which nine tenths of the points lie. Choose others from the list. '
       + 'The digest at the top is a SHA-256 of the weights that ran, computed after every run, and it never changes.'] },
-  { title: 'Move one value of the table', state: { algorithm: 'absolute', preset: 'wave', degree: 3, panel: 'lookup', tokens: 33, movedToken: 16, movedBy: 1 },
+  { title: 'Move one value of the table', state: { algorithm: 'absolute', preset: 'wave', degree: 3, panel: 'lookup', tokens: 33, movedToken: 16, movedBy: MOVED },
+    act: ({ movedBy }) => (movedBy ? ['Put it back', { movedBy: 0 }] : ['Move it again', { movedBy: MOVED }]),
     says: () => ['The mechanism is known, so interventions can be predicted. One value of the table, the one that residuals around 0 read, was moved up by 1: '
-      + 'the machine now finds another curve than the same steps without it. Set “Moved by hand by”, in the panel below, to nothing, and the two agree again.'] },
+      + 'the solid curve, by the machine, leaves the dotted one, the same steps without it. Put the value back, and the two agree again. The sliders of the panel below move other values.'] },
   { title: 'Break the margin', inside: true, state: { algorithm: 'ridge', panel: 'margin', margin: 1 },
     says: () => ['Points share a prompt, and a margin M in the weights keeps a query in its own block. Here it was lowered from 2⁵⁰ to 2: attention leaks into the blocks of other points. '
       + 'Raise it until nothing does. A lower margin is another network, and its digest says so.'] },
@@ -54,8 +57,8 @@ export const GLOSSARY = [
   ['ledger', 'What was computed in the prompt, by attention, by the readout and on the host.'],
 ];
 
-/** The lesson's strip: where we are, what to see, back and on. */
-export function drawLesson(step, go) {
+/** The lesson's strip: where we are, what to see, back and on; `act` changes what a step lets change. */
+export function drawLesson(step, go, state = {}, act = null) {
   const box = byId('lesson'), one = LESSON[step - 1];
   byId('learn').setAttribute('aria-pressed', String(Boolean(one)));
   box.hidden = !one;
@@ -63,6 +66,7 @@ export function drawLesson(step, go) {
   if (panels.previousElementSibling !== above) above.after(panels);
   if (!one) return;
   const button = (text, to) => el('button', { type: 'button', disabled: to < 1 || to > LESSON.length, onclick: () => go(to) }, text);
+  const [text, patch] = one.act?.(state) ?? [];
   box.replaceChildren(
     el('div', { className: 'lesson-head' },
       el('h2', {}, `${step} of ${LESSON.length}: ${one.title}`),
@@ -70,7 +74,7 @@ export function drawLesson(step, go) {
         el('a', { href: `#lesson=${i + 1}`, title, 'aria-label': `Step ${i + 1}: ${title}`, ...(i + 1 === step ? { 'aria-current': 'step' } : {}) }, String(i + 1))))),
       el('div', { className: 'buttons' }, button('Back', step - 1), button('Next', step + 1),
         el('button', { type: 'button', onclick: () => go(0) }, 'End the lesson'))),
-    el('p', {}, ...one.says()),
+    el('p', {}, ...one.says(), ...(text ? [' ', el('button', { type: 'button', id: 'lesson-act', onclick: () => act(patch) }, text)] : [])),
   );
 }
 

@@ -116,6 +116,7 @@ function counted(digest) {
 }
 
 function showFrames() {
+  document.querySelector('main').classList.remove('stale');
   const last = Math.max(0, page.answer.frames.length - 1);
   page.frame = page.state.frame < 0 ? last : Math.min(page.state.frame, last);
   Object.assign(byId('frame'), { max: last, value: page.frame, disabled: last === 0 });
@@ -156,6 +157,7 @@ function drawFacts(at) {
   if (answer.table) facts.unshift(['look-up', `${answer.table.tokens} tokens${answer.table.error === null ? '' : `, ${bounded(answer.table.error, answer.table.kind)}`}`]);
   if (at) facts.push(['coefficients', coefficients(at, entry, state)]);
   described(byId('facts'), facts);
+  byId('facts').dataset.gap = at?.gap ?? '';
   say(`${entry.title} on ${state.points.length} points${at?.exact ? `: ${short(at.gap)} from the same steps without the machine` : ''}.`);
 }
 
@@ -221,6 +223,7 @@ function drawControls() {
   fill('running', RUNNING);
   fill('lookup', LOOKUP);
   dim();
+  teach();
 }
 
 /** Settings that do nothing for this algorithm are dimmed. */
@@ -413,8 +416,17 @@ function goTo(step) {
   drawLesson(0, goTo);
 }
 
+/** What a step of the lesson lets change, and the panel with it. */
+function act(patch) {
+  change(patch);
+  drawControls();
+  redraw();
+}
+
+const teach = () => drawLesson(page.state.lesson, goTo, page.state, act);
+
 function show() {
-  drawLesson(page.state.lesson, goTo);
+  document.querySelector('main').classList.add('stale'); // until it is answered, nothing of the step before is shown
   byId('preset').value = page.state.preset;
   drawControls();
   drawTabs();

@@ -5,6 +5,7 @@ import { drawDescent } from './descent.js';
 import { ask } from './engine.js';
 import { atMost, bounded, lookUp, short, weights } from './model.js';
 import { colours, diverging, plot, rising } from './plots.js';
+import { LESSON } from './lesson.js';
 import { drawProgram } from './program.js';
 import { FROZEN_MARGIN, HARD, insideQuestion, lookupQuestion } from './state.js';
 import { drawText } from './text.js';
@@ -171,7 +172,7 @@ async function drawLookup(node, page) {
   if (!looksUp(page.entry)) return node.replaceChildren(about(NO_LOSS));
   const found = await ask('lookup', lookupQuestion(page.state));
   if (!found) return undefined;
-  const { lesson, regime } = page.state;
+  const { lesson, regime } = page.state, moves = !lesson || 'movedBy' in LESSON[lesson - 1].state;
   const tables = lesson && regime === 'spectral' ? [found.spectral] : [found.spectral, found.hard]; // a lesson shows one thing at a time
   const bars = tables.map((t) => canvas(`Attention over the grid, ${named(t)}`, true));
   const lines = canvas('The function and its look-ups', true);
@@ -181,13 +182,13 @@ async function drawLookup(node, page) {
   const reach = el('select', { id: 'pick-reach', onchange: (e) => page.set({ reach: Number(e.target.value) }) },
     ...[1, 2, 4, 8, 16].map((r) => el('option', { value: r, selected: r === page.state.reach }, `[−${r}, ${r}]`)));
   node.replaceChildren(
-    about(`A softmax over ${tables[0].tokens} grid tokens computes ${told(found.name)}. Spectral: attention over several tokens, values fitted, `
-      + 'error exponentially small. Hard: the nearest token wins, and the error falls as one over the tokens.'),
+    about(`A softmax over ${tables[0].tokens} grid tokens computes ${told(found.name)}.`
+      + `${lesson ? '' : ' Spectral: attention over several tokens, values fitted, error exponentially small. Hard: the nearest token wins, and the error falls as one over the tokens.'}`),
     el('div', { className: 'pickers' },
       el('div', { className: 'field' }, el('label', { for: 'pick-z' }, 'z'), slider),
       el('div', { className: 'field' }, el('label', { for: 'pick-reach' }, 'Range of z'), reach),
       ...(page.state.regime === 'hard' ? [sharper(page)] : []),
-      ...movers(page, tables[0])),
+      ...(moves ? movers(page, tables[0]) : [])),
     readout,
     el('div', { className: 'pair' }, ...bars),
     lines,
@@ -200,7 +201,7 @@ async function drawLookup(node, page) {
     return Promise.all(tables.map((t, i) => plot(bars[i], [{
       type: 'bar', x: t.nodes, y: weights(t, z), marker: { color: paint[t.regime] ?? accent }, hovertemplate: 'token at %{x:.3g}: %{y:.3g}<extra></extra>',
     }], {
-      title: `${named(t)}: attention of z`, height: 190, margin: { l: 56, r: 14, t: 34, b: 30 }, xaxis: { range: seen(t, z).map((at) => at * 1.1) }, yaxis: { range: [0, 1] },
+      title: `${named(t)}: attention of z`, height: 175, margin: { l: 56, r: 14, t: 34, b: 30 }, xaxis: { range: seen(t, z).map((at) => at * 1.1) }, yaxis: { range: [0, 1] },
       shapes: [{ type: 'line', x0: z, x1: z, yref: 'paper', y0: 0, y1: 1, line: { color: exact, width: 2 } }],
     })));
   }
@@ -209,7 +210,7 @@ async function drawLookup(node, page) {
     { name: 'the function', x: found.z, y: found.exact, mode: 'lines', line: { color: exact, width: 5 }, opacity: 0.5 },
     ...tables.map((t) => ({ name: `${named(t)}, ${t.tokens} tokens`, x: found.z, y: found.z.map((z) => lookUp(t, z)), mode: 'lines',
       line: { color: paint[t.regime] ?? accent, width: 2 } })),
-  ], { title: 'The function and its look-ups', height: 270 });
+  ], { title: 'The function and its look-ups', height: 240 });
 }
 
 /** What of the axis to show: the range, and every token that z pays attention to. */

@@ -109,8 +109,13 @@ class NumberProof(StreamProof):
         rest = self.say("rest", "own (2 + 1/15) + 4 units", (self.own_units * (2 + 1 / 15) + 4) * u,
                         "relative to the result: scaling, and the digits taken away")  # fmt: skip
         scale = 2.0 ** (form.fraction + form.top)  # units a result over 2^top
-        find = self._enumerated if form.count <= tuning.PROOF_LEVELS else self._bounded
-        segments, digits = find(total, product, absolute * scale, rest)
+        errors = total, product, absolute * scale, rest
+        found = []
+        if form.count <= tuning.PROOF_LEVELS:
+            found.append(self._enumerated(*errors))
+        if form.count > tuning.PROOF_LEVELS or self.sizes.third_operand:  # triples are too many
+            found.append(self._bounded(*errors))
+        segments, digits = (min(each) for each in zip(*found, strict=True))
         self.say("clearance of segments", "min (distance - error)", segments, "steps")
         self.say("clearance of digits", "min (distance - error)", digits, "steps")
         return segments, digits

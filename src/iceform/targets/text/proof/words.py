@@ -49,6 +49,8 @@ class WordProof(HeadProof):
             self._norm_assumption(),
             f"a softmax weight near 1, its value and their product are off by {SOFTMAX:g} units",
             "exp is monotone and within a factor 2 of exact far below 1",
+            "heads that look where their rows say, and move what these name, do what the "
+            "interpreter does (read in the design, tried on random programs, not enumerated)",
         )
 
     def _norm_assumption(self) -> str:
