@@ -207,8 +207,10 @@ class GradientDescent(Emulator):
     def certify(self, x: Tensor, y: Tensor) -> Certificate:
         """A sharper certificate for given data: its own eigenvalues instead of the worst case.
 
-        Only losses with constant curvature gain more than the norm of the samples.
+        Only losses with constant curvature gain more than the norm of the samples. Data outside the
+        domain are refused: the table is not certified for their residuals.
         """
+        self.domain.check_data(x, y)
         eigenvalues, off = gram_eigenvalues(x)
         spectral = math.sqrt(max(0.0, float(eigenvalues.max()) + off)) * OUTWARD_FEW
         reach = (
