@@ -166,19 +166,20 @@ NORM_QUOTIENT_CELLS = 1 << 14
 NORM_QUOTIENT_ORDER = 4  # of the Taylor expansion in a cell of that proof
 NORM_QUOTIENT_MOST_TERMS = 24  # exponentials that 1/s may be a sum of
 NORM_QUOTIENT_CUTOFF = 1e-13  # singular values of a fit, relative to the largest
-NORM_QUOTIENT_MOST_TOKENS = 129  # along one axis
 NORM_QUOTIENT_GROWTH = 1.08  # of the tokens along an axis, from one try to the next
 
 # tables/posterior.py
 POSTERIOR_MESH_FIRST = 16  # intervals per cell to start with
 POSTERIOR_MESH_WORK = 1 << 25  # intervals times window that one estimate may cost
-POSTERIOR_MESH_POLISH = 1 << 22  # the same once eps is held and only tightness is to be gained
+# How many times less, once eps is held and only tightness is to be gained.
+POSTERIOR_POLISHING = 8
+POSTERIOR_MESH_POLISH = POSTERIOR_MESH_WORK // POSTERIOR_POLISHING
 POSTERIOR_ORDER = 8  # of the expansion: fewer intervals, dearer ones
-POSTERIOR_FIRST = 4  # intervals per cell to start with
+POSTERIOR_FIRST = LOCAL_PER_CELL  # intervals per cell to start with
 POSTERIOR_LEAST = 128  # intervals in all to start with
 POSTERIOR_SPLIT = 4  # parts of an interval that is refined
 POSTERIOR_MOST = 1 << 18  # intervals that one certificate may cost
-POSTERIOR_POLISH = 1 << 15  # the same once eps is held and only tightness is to be gained
+POSTERIOR_POLISH = POSTERIOR_MOST // POSTERIOR_POLISHING
 # No refinement where the bound is within this factor of an error that is taken.
 POSTERIOR_GOOD = 1.5
 POSTERIOR_NARROW = 8  # units in the last place: no narrower interval is worth splitting,
@@ -188,21 +189,21 @@ POSTERIOR_FINEST = 2.0**-20  # at places no nearer to 0 than this share of the r
 REGIMES_REACHES = 3  # omega_f(m h) is tried for m = 1 .. 3
 REGIMES_PARTS = 16  # parts of a cell at whose multiples omega_f is known
 REGIMES_POINTS = 4  # mesh points in a part, where f is only looked at
-REGIMES_CHUNK = 1 << 14  # parts that are enclosed at once
+REGIMES_CHUNK = EXTREMES_WORK  # parts that are enclosed at once
 REGIMES_SAMPLES = 12  # sample points per token for the fit
-REGIMES_ROUGH_SAMPLES = 4  # the same while a fit is still rough
+REGIMES_ROUGH_SAMPLES = REGIMES_SAMPLES // 3  # the same while a fit is still rough
 REGIMES_CHECKS = 7  # check points per cell; coprime with the samples, so they fall between them
 REGIMES_MANY = 128  # cells beyond which half the samples per cell do
-REGIMES_FIT_ROWS = 12  # rows of the fit's matrix per token
 # Tokens tried, then bisected.
 REGIMES_SIZES = (9, 13, 17, 25, 33, 49, 65, 97, 129, 193, 257, 385, 513)
-REGIMES_SLACK = 0.9  # share of eps the fit may use up; the certificate's remainder gets the rest
+MOST_OF_EPS = 0.9  # what a first try may use of eps: what is not known yet gets the rest
 REGIMES_GROWTH = 1.06  # more tokens when a certificate misses eps by a little
 REGIMES_STALLED = 2  # sizes in a row that bring less than a factor two,
 REGIMES_BLIND = 1e-2  # once a table is within this share of f's size
 REGIMES_ROUNDS = 2  # passes over the knobs
-REGIMES_ROUGH = 64  # tokens beyond which grids are compared by fits to a third of the points
-REGIMES_QUICK = 129  # tokens beyond which one pass must do: a fit costs their cube
+# Tokens beyond which grids are compared by fits to a third of the points,
+REGIMES_ROUGH = REGIMES_MANY // 2
+REGIMES_QUICK = REGIMES_MANY + 1  # and beyond which one pass must do: a fit costs their cube
 REGIMES_RETRIES = 6  # larger grids tried when a certificate misses eps by a little
 
 MESH = 4096  # cells of a range, or of a cell, beyond which nothing is looked for

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from iceform.arithmetic import eigenvalues_of, gram_eigenvalues
+from iceform.arithmetic.eigenvalues import gram_range
 
 
 def exact_eigenvalues(rows):
@@ -58,3 +59,14 @@ def test_gram_matrices_of_many_rows():
         )
     values, off = gram_eigenvalues(x)
     assert float((values - torch.tensor(found, dtype=torch.float64)).abs().max()) <= off <= 1e-12
+
+
+def test_the_range_of_a_batch_holds_every_eigenvalue():
+    x = torch.stack([drawn(2, (3, 3)), drawn(3, (3, 3), 0.1), drawn(4, (3, 1)).expand(3, 3)])
+    grams = [part.mT @ part / 3 for part in x]
+    exact = [value for gram in grams for value in exact_eigenvalues(gram.tolist())[0]]
+    low, high = gram_range(x)
+    assert 0 <= low <= max(0.0, min(exact)) + 1e-30
+    assert low == 0  # of columns that are equal
+    assert max(exact) <= high <= max(exact) * (1 + 1e-12)
+    assert gram_range(torch.eye(2, dtype=torch.float64))[0] == pytest.approx(0.5)

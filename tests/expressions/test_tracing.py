@@ -220,3 +220,24 @@ def test_branches_that_do_not_meet_leave_none():
     for step in (1.0, 1e-9, 1e-300):
         f = ScalarFunction(lambda z, step=step: torch.where(z > 0, z + step, z), "f")
         assert f.slopes(-2.0, 2.0) is None
+
+
+JOINED_AT_0 = {  # each is z for z > 0 and expm1(z) below, in two parts that switch at 0
+    "elu": F.elu,
+    "max and min": lambda z: z.clamp(min=0) + torch.expm1(z.clamp(max=0)),
+    "where": lambda z: torch.where(z > 0, z, 0 * z) + torch.where(z >= 0, 0 * z, torch.expm1(z)),
+    "equal": lambda z: torch.where(z == 0, 0.0, F.elu(z)),
+}
+
+
+@pytest.mark.parametrize("name", JOINED_AT_0)
+def test_slopes_at_the_very_point_of_a_switch_are_those_of_both_sides(name):
+    """The slope at 0 is 1; the parts' slopes from one side each add up to 2, or to 0."""
+    f = ScalarFunction(JOINED_AT_0[name], name)
+    found = f.jets(Interval.point(torch.tensor([0.0, 0.5, -0.5], dtype=torch.float64)), 2)
+    exact = torch.tensor([1.0, 1.0, torch.tensor(-0.5).double().exp()], dtype=torch.float64)
+    slope, value = found[1], found[0]
+    assert bool(((slope.low <= exact) & (exact <= slope.high)).all())
+    assert bool((slope.high - slope.low)[1:].max() <= 1e-14)
+    assert bool(value.magnitude[0] <= 1e-300)
+    assert bool(found[2].magnitude[0] == torch.inf)  # there is no second derivative

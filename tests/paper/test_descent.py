@@ -255,6 +255,9 @@ def test_certificate_of_the_data_is_sharper_and_still_holds():
     sharp = em.certify(x, y)
     assert sharp.error < em.certificate.error
     assert_within(em(x, y, w), em.reference(x, y, w), sharp.error, "certify")
+    for outside in ((4 * x, y), (x, 4 * y)):
+        with pytest.raises(ice.errors.BoundError, match="the certificate holds up to 1"):
+            em.certify(*outside)
 
 
 @pytest.mark.parametrize("schedule", ["constant", "nesterov"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from iceform.errors import BoundError, ProgramError
 
 __all__ = ["ball_arithmetic", "balls_of", "uppermost", "whole_power"]
 
-_FEWEST, _MOST = 53, 1 << 20
+_FEWEST, _MOST = sys.float_info.mant_dig, 1 << 20
 _one_at_a_time = threading.RLock()  # the number of bits is the process's, not a thread's
 
 

@@ -16,7 +16,7 @@ from iceform.errors import ProgramError
 
 _FORM = re.compile(r"\.(\d+)([eg])")
 _WIDEST = 9999  # exponents: far beyond what a float has
-_FIXED = -4  # the least exponent that "g" writes without a power
+LEAST_PLAIN = -4  # the least power of ten of a leading digit that is written without one
 
 
 def at_most(value: float, form: str = ".3e") -> str:
@@ -70,7 +70,7 @@ def _directed(value: float, form: str, rounding: str) -> str:
 def _written(rounded: Decimal, digits: int, kind: str) -> str:
     """As Python writes floats in that form: a decimal may lie between two of them."""
     power = rounded.adjusted()
-    if kind == "g" and _FIXED <= power < digits:
+    if kind == "g" and LEAST_PLAIN <= power < digits:
         text = f"{rounded:f}"
         return text.rstrip("0").rstrip(".") if "." in text else text
     sign, held, _ = rounded.as_tuple()

@@ -63,3 +63,9 @@ def gram_eigenvalues(x: Tensor) -> tuple[Tensor, float]:
         / n
     )
     return values, off + summed
+
+
+def gram_range(x: Tensor) -> tuple[float, float]:
+    """Between what the eigenvalues of X'X/n lie, over all of a batch; the lower end at least 0."""
+    values, off = gram_eigenvalues(x)
+    return max(0.0, float(values.min()) - off), float(values.max()) + off

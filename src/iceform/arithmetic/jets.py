@@ -338,7 +338,8 @@ class Jet:
     def largest(self, other: Jet) -> Jet:
         """max(u, v)."""
         difference = self - other
-        up, down = difference.value.low >= 0, difference.value.high <= 0
+        either = _switches(difference)
+        up, down = (difference.value.low >= 0) & ~either, (difference.value.high <= 0) & ~either
         value = Interval(
             torch.maximum(self.value.low, other.value.low),
             torch.maximum(self.value.high, other.value.high),
@@ -357,31 +358,41 @@ class Jet:
 class Choice:
     """A condition on cells: where it surely holds, and where it surely does not.
 
-    ``count`` is that of the jets which were compared; None of constants.
+    ``switches`` are cells that are a point at which it changes: a value there is known, and no
+    slope. ``count`` is that of the jets which were compared; None of constants.
     """
 
     yes: Tensor
     no: Tensor
+    switches: Tensor
     count: int | None
 
     @classmethod
     def above(cls, a: Jet, b: Jet) -> Choice:
         """Whether a > b."""
         u, v = a.value, b.value
-        return cls(u.low > v.high, u.high <= v.low, _count(a, b))
+        return cls(u.low > v.high, u.high <= v.low, _switches(a - b), _count(a, b))
 
     @classmethod
     def differs(cls, a: Jet, b: Jet) -> Choice:
         """Whether a != b."""
         u, v = a.value, b.value
         yes, no = (u.low > v.high) | (u.high < v.low), (u.low == v.high) & (u.high == v.low)
-        return cls(yes, no, _count(a, b))
+        return cls(yes, no, _switches(a - b), _count(a, b))
 
     def __invert__(self) -> Choice:
-        return Choice(self.no, self.yes, self.count)
+        return Choice(self.no, self.yes, self.switches, self.count)
 
     def __and__(self, other: Choice) -> Choice:
-        return Choice(self.yes & other.yes, self.no | other.no, _count(self, other))
+        switches = self.switches | other.switches
+        return Choice(self.yes & other.yes, self.no | other.no, switches, _count(self, other))
+
+
+def _switches(difference: Jet) -> Tensor:
+    """Cells that are a point at which a difference is exactly 0, and beside which it is not."""
+    value, rest = difference.value, difference.series[1:]
+    zero = (value.low == 0) & (value.high == 0)
+    return zero & ((rest.low != 0) | (rest.high != 0)).any(0)
 
 
 def _count(*parts: Jet | Choice) -> int | None:
@@ -390,8 +401,12 @@ def _count(*parts: Jet | Choice) -> int | None:
 
 def choose(condition: Choice, a: Jet, b: Jet, *, continuous: bool = False) -> Jet:
     """The jet a where a condition holds, b where it does not, what both allow where it is open."""
-    count = _count(condition, a, b)
-    found = chosen(condition.yes, condition.no, a, b, count or 1, continuous=continuous)
+    count, yes, no = _count(condition, a, b), condition.yes, condition.no
+    found = chosen(yes, no, a, b, count or 1, continuous=continuous)
+    if bool(condition.switches.any()):
+        open_there = yes & ~condition.switches, no & ~condition.switches
+        slopes = chosen(*open_there, a, b, count or 1, continuous=continuous)
+        found = slopes._with_value(found.value)
     return Jet(found.series, constant=count is None)
 
 

@@ -45,6 +45,7 @@ class FunctionBounds:
         return max(-self.seen_low, self.seen_high, 0.0)
 
 
+_STEEPEST = 1000  # power of two of a scale
 _UNKNOWN = FunctionBounds(-math.inf, math.inf, math.inf, -math.inf)
 
 Unsettled = Callable[[Interval, FunctionBounds], Tensor]
@@ -59,9 +60,9 @@ def extremes(f: Encloser, low: float, high: float, order: int) -> FunctionBounds
     values = _sweep(f, low, high, 0, lambda cells, seen: cells.magnitude.isinf())
     if math.isinf(values.size):
         return _UNKNOWN
-    # 2^-+1000 keeps the powers of very short and very long ranges finite.
+    # The powers of very short and very long ranges are kept finite.
     half = max(0.5 * high - 0.5 * low, sys.float_info.min)
-    scale = math.ldexp(1.0, round(max(-1000.0, min(1000.0, -order * math.log2(half)))))
+    scale = math.ldexp(1.0, round(max(-_STEEPEST, min(_STEEPEST, -order * math.log2(half)))))
     floor = tuning.EXTREMES_NEGLIGIBLE * values.size * scale
 
     def unsettled(cells: Interval, seen: FunctionBounds) -> Tensor:

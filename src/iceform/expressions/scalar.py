@@ -30,7 +30,7 @@ Encloser = Callable[[Interval, int], Jet]
 
 _FAR, _LINEAR = 2.0**20, NOISE  # how far a line is followed, and what its slope may round by,
 _LEAST = 2.0**-1070  # or, where numbers are next to nothing, this
-_AGREE = 2.0**-20  # of the largest value there: far more than rounding, less than another function
+_AGREE = 1 / _FAR  # of the largest value there: far more than rounding, less than another function
 
 
 @dataclass(frozen=True, eq=False)

@@ -63,7 +63,6 @@ _PROOFS = {
     "fitted": "Taylor enclosure on a mesh, after the fit",
     "graded": "Taylor enclosure on a mesh, after the fit",
 }
-_LOOKED_AT_ONCE = 1 << 22  # numbers that a fused look-up holds
 
 
 @dataclass(frozen=True)
@@ -185,7 +184,7 @@ class Plan:
         size, tokens = torch.finfo(dtype).bits // 8, math.prod(prompt)
         parameters = more + sum(layer.parameters for layer in layers)
         literal = tokens + lifted + max(layer.held for layer in layers)
-        fused = literal if looked is None else tokens + 2 * min(looked, _LOOKED_AT_ONCE)
+        fused = literal if looked is None else tokens + 2 * min(looked, tuning.ENTRIES_AT_ONCE)
         flops = prompts * sum(layer.flops for layer in layers)
         return cls(
             grid_tokens=grid,

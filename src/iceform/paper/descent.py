@@ -14,6 +14,7 @@ from torch import Tensor
 
 from iceform import tuning
 from iceform.arithmetic import at_least, exactly, gram_eigenvalues
+from iceform.arithmetic.eigenvalues import gram_range
 from iceform.arithmetic.units import OUTWARD_FEW
 from iceform.certificates import Certificate
 from iceform.certificates import DerivationStep as Step
@@ -37,7 +38,7 @@ from iceform.heads.network import Embed
 from iceform.paper.base import Emulator, LayerSizes, Plan
 from iceform.paper.domain import Domain
 from iceform.paper.gradients import GradientStep
-from iceform.paper.residual import LossLike, Rates
+from iceform.paper.residual import LossLike, Rates, hessian_range
 from iceform.paper.schedules import EIGENVALUE_SLACK, Schedule
 from iceform.run import Backend, rounding_of
 from iceform.run.loops import descend
@@ -171,20 +172,13 @@ class GradientDescent(Emulator):
         self, domain: Domain, given: tuple[float, float] | None
     ) -> tuple[tuple[float, float], tuple[str, ...]]:
         """(alpha, L): the loss's curvature times the Gram matrix's eigenvalues, plus l2."""
+        most = domain.x_norm**2  # of X'X/n: a mean of x x' with ||x|| at most that
+        alpha, top, assumed = hessian_range(self.loss, domain, (0.0, most), self.l2)
         if given is not None:
             alpha, top = _two_numbers(given)
             if not (math.isfinite(top) and alpha <= top and top > 0):
                 raise BoundError(f"hessian must be (alpha, L) with alpha <= L, L > 0: {given!r}")
-            return (alpha, top), self._slopes(domain)[-1]
-        low, high, assumed = self._slopes(domain)
-        most = domain.x_norm**2  # of X'X/n: a mean of x x' with ||x|| at most that
-        return (min(0.0, low) * most + self.l2, max(high, 0.0) * most + self.l2), assumed
-
-    def _slopes(self, domain: Domain) -> tuple[float, float, tuple[str, ...]]:
-        """The range of l'' and what it takes for granted; 0 for a function that a file lost."""
-        if self.loss.lost:
-            return 0.0, 0.0, ()
-        return self.loss.curvature_on(*domain.residuals)
+        return (alpha, top), assumed
 
     @property
     def _quadratic(self) -> bool:
@@ -204,7 +198,7 @@ class GradientDescent(Emulator):
         """What one step may be off by, in the sup norm, for the last iterate to hold eps."""
         if self.eps is None:
             return None
-        return 0.9 * self.eps / (math.sqrt(dim) * math.fsum(self._reach))
+        return tuning.MOST_OF_EPS * self.eps / (math.sqrt(dim) * math.fsum(self._reach))
 
     def _certify(self, it: Interpolant) -> Certificate:
         """The proven error of the last iterate, for every data set in the domain."""
@@ -213,8 +207,10 @@ class GradientDescent(Emulator):
     def certify(self, x: Tensor, y: Tensor) -> Certificate:
         """A sharper certificate for given data: its own eigenvalues instead of the worst case.
 
-        Only losses with constant curvature gain more than the norm of the samples.
+        Only losses with constant curvature gain more than the norm of the samples. Data outside the
+        domain are refused: the table is not certified for their residuals.
         """
+        self.domain.check_data(x, y)
         eigenvalues, off = gram_eigenvalues(x)
         spectral = math.sqrt(max(0.0, float(eigenvalues.max()) + off)) * OUTWARD_FEW
         reach = (
@@ -269,10 +265,7 @@ class GradientDescent(Emulator):
 
     @untraced
     def _check_hessian(self, x: Tensor) -> None:
-        low, high, _ = self._slopes(self.domain)
-        seen, off = gram_eigenvalues(x)
-        least, most = max(0.0, float(seen.min()) - off), float(seen.max()) + off
-        bottom, above = min(low * least, low * most) + self.l2, max(high, 0.0) * most + self.l2
+        bottom, above, _ = hessian_range(self.loss, self.domain, gram_range(x), self.l2)
         alpha, top = self._held
         if not (alpha <= bottom and above <= top):
             raise BoundError(
@@ -284,7 +277,7 @@ class GradientDescent(Emulator):
     def _exactly(self, *inputs: Tensor) -> Tensor:
         """The exact last iterate (float64)."""
         x, y, w = inputs
-        return self._iterate(x.double(), y.double(), w.double(), self.step._exact_step)
+        return self._iterates(x.double(), y.double(), w.double(), self.step._exact_step)[-1]
 
     def trajectory(self, x: Tensor, y: Tensor, w: Tensor, *, exact: bool = False) -> Tensor:
         """Every iterate, shape (steps + 1, *batch, d)."""
@@ -293,21 +286,13 @@ class GradientDescent(Emulator):
             return self._stream(self.bind(), x, y, w)[0]
         start = w.double() if exact else w
         run = self.step._exact_step if exact else self._passes(self.bind())
-        iterates = [start]
+        return torch.stack(self._iterates(x, y, start, run))
 
-        def recorded(x: Tensor, y: Tensor, w: Tensor, rates: Rates) -> Tensor:
-            iterates.append(run(x, y, w, rates))
-            return iterates[-1]
+    def _iterates(self, x: Tensor, y: Tensor, start: Tensor, run: Pass) -> list[Tensor]:
+        def step(w: Tensor, eta: float) -> Tensor:
+            return run(x, y, w, Rates(eta, eta * self.l2))
 
-        self._iterate(x, y, start, recorded)
-        return torch.stack(iterates)
-
-    def _iterate(self, x: Tensor, y: Tensor, w: Tensor, run: Pass) -> Tensor:
-        ahead = w
-        for eta, mu in zip(self.schedule.steps, self.schedule.momenta, strict=True):
-            last, w = w, run(x, y, ahead, Rates(eta, eta * self.l2))
-            ahead = w + mu * (w - last) if mu else w
-        return w
+        return self.schedule.iterates(start, step)
 
     def _passes(self, backend: Backend) -> Pass:
         """A pass of the frozen layer whose iterate is checked first."""
@@ -333,7 +318,7 @@ class GradientDescent(Emulator):
         literal = rounding_of(self.backend).literal
         if x.is_cuda and not literal and not recorded and self.domain.z_range is None:
             return self._on_device(backend, x, y, w)
-        return self._iterate(x, y, w, self._passes(backend))
+        return self._iterates(x, y, w, self._passes(backend))[-1]
 
     def _on_device(self, backend: Backend, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
         """All passes without waiting for the host; the iterates are checked at the end."""

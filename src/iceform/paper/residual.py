@@ -398,6 +398,19 @@ def exact_gradients(loss: Loss, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
     return gradients if offset is None else gradients - offset
 
 
+def hessian_range(
+    loss: Loss, domain: Domain, gram: tuple[float, float], l2: float
+) -> tuple[float, float, tuple[str, ...]]:
+    """Bounds of the Hessian's eigenvalues on a domain, and what they take for granted.
+
+    That is curvature times those of X'X/n, which are within ``gram``, plus l2. Where the loss is
+    concave the least comes from the largest. Of a function that a file lost, l'' counts as 0.
+    """
+    low, high, assumed = (0.0, 0.0, ()) if loss.lost else loss.curvature_on(*domain.residuals)
+    least, most = gram
+    return min(low * least, low * most) + l2, max(high, 0.0) * most + l2, assumed
+
+
 _ROOM = 2.0**20  # for sums of gradients
 _PROMPTS_HELD = 64  # by a literal pass, at most
 

@@ -10,6 +10,7 @@ corollary says (the iteration matrix [[1,1],[1,-1]]/sqrt 2 breaks it in two step
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -78,6 +79,14 @@ class Schedule:
         if name == "constant":
             return cls(name, (eta,) * count, (0.0,) * count)
         return cls(name, (eta,) * count, tuple(_momentum(t, alpha, eta) for t in range(count)))
+
+    def iterates(self, start: Tensor, step: Callable[[Tensor, float], Tensor]) -> list[Tensor]:
+        """w_0 .. w_T, where ``step(u, eta)`` is one step of size eta from u."""
+        path, ahead = [start], start
+        for eta, mu in zip(self.steps, self.momenta, strict=True):
+            path.append(step(ahead, eta))
+            ahead = path[-1] + mu * (path[-1] - path[-2]) if mu else path[-1]
+        return path
 
     def amplification(self, hessian: tuple[float, float], *, quadratic: bool) -> list[float]:
         """For each step, what its 2-norm error is multiplied by at the end."""

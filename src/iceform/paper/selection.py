@@ -9,6 +9,7 @@ from functools import lru_cache
 
 import torch
 
+from iceform import tuning
 from iceform.arithmetic import at_most, exactly
 from iceform.errors import BoundError, PrecisionError
 from iceform.expressions import ScalarFunction
@@ -18,8 +19,7 @@ from iceform.validation import dtype_name, unit_roundoff
 
 _SHARE = 0.8  # of eps for interpolation at the first try; rounding and leak get the rest
 _LINE_CELLS = (1, 4, 8, 16, 24)  # in float32 rounding is least where cells/2 is near guards
-_EXTRA = (64.0, 1024.0)  # times u: targets tried in float32 when the best is asked for
-_CHEAP = (4.0, 16384.0)
+_FINE = [4 * 16**k for k in range(4)]  # times u: targets tried in float32 for the best table
 
 
 def choose(
@@ -65,7 +65,7 @@ def choose(
                 return best
             break
         # Everything but interpolation is known now: give interpolation what is left.
-        target = 0.9 * (eps - (total(best) - gain * best.error)) / gain
+        target = tuning.MOST_OF_EPS * (eps - (total(best) - gain * best.error)) / gain
         if target <= 0:
             break
     reached = math.inf if best is None else total(best)
@@ -118,7 +118,7 @@ def _most_accurate(
     size = float(f(torch.linspace(low, high, 257, dtype=torch.float64)).abs().max())
     tables: list[Interpolant] = []
     # Lines cost nothing to fit, so more targets are tried for them.
-    for factor in (*_CHEAP, *_EXTRA) if f.affine is not None else _EXTRA:
+    for factor in _FINE if f.affine is not None else _FINE[1:3]:
         target = factor * unit_roundoff(dtype) * max(size, math.ulp(1.0))
         try:
             tables += _candidates(f, low, high, target, regime, dtype)

@@ -264,7 +264,8 @@ class GradedGrid:
             return ramp / self.growth + (self.high - self.low) / self.coarsest
 
         # gaps() falls as the finest spacing grows; the bracket spans every float64 spacing.
-        small, large = math.log(1e-290), math.log(1e290)
+        large = math.log(1e290)
+        small = -large
         while large - small > 1e-12:
             middle = 0.5 * (small + large)
             small, large = (

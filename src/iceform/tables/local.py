@@ -27,7 +27,7 @@ from iceform.errors import BoundError
 if TYPE_CHECKING:
     from iceform.tables.interpolant import Interpolant
 
-_NEGLIGIBLE = 60.0  # logits this far below the largest (e^-60) are bounded, not summed
+NEGLIGIBLE = 60.0  # logits this far below the largest (e^-60) are bounded, not summed
 _TAIL_UNITS = 2  # of rounding that leaving far tokens out may add: z alone brings more
 _WIDE_RANGE = 2.0**100  # of numbers in float32, and of distances between tokens below 1
 _ON_A_LINE = 8  # units in the last place that values may be off a line and still count as one
@@ -124,7 +124,7 @@ def _window_suffices(it: Interpolant, z: Tensor, size: int) -> bool:
         logits[:, 0].masked_fill(index[:, 0] == 0, -math.inf),
         logits[:, -1].masked_fill(index[:, -1] == it.grid.tokens - 1, -math.inf),
     )
-    return bool((drop > _NEGLIGIBLE).all())
+    return bool((drop > NEGLIGIBLE).all())
 
 
 def _weigh(it: Interpolant, middle: Tensor, radius: Tensor, size: int) -> LocalWeights:

@@ -62,7 +62,10 @@ class ExponentialSum:
             for slowest in _SLOWEST:
                 for fastest in _FASTEST:
                     found = cls._of(low, high, terms, slowest / high, fastest / low)
-                    if found._seen() <= 0.9 * eps and (best := min(best, found.error)) <= eps:
+                    if (
+                        found._seen() <= tuning.MOST_OF_EPS * eps
+                        and (best := min(best, found.error)) <= eps
+                    ):
                         return found
         raise PrecisionError(
             f"1/s on [{low:.3g}, {high:.3g}] is proven to {best:.3g} at best by "
@@ -305,7 +308,7 @@ def _fitted(axes: int, bound: float, least: float, alpha: float, eps: float) -> 
     best, tokens = math.inf, _fewest(bound, rates[-1])
     while (
         tokens := max(tokens + 2, int(tuning.NORM_QUOTIENT_GROWTH * tokens) | 1)
-    ) < tuning.NORM_QUOTIENT_MOST_TOKENS:
+    ) < tuning.REGIMES_QUICK:
         grid, sharpness, seen = _best_keys(tokens, bound, rates, shares.tolist())
         if seen > (1 - _SHARE) * eps:
             best = min(best, seen)
@@ -320,7 +323,7 @@ def _fitted(axes: int, bound: float, least: float, alpha: float, eps: float) -> 
             return found
     raise PrecisionError(
         f"x_i / (|x|^2 + {alpha:.3g}) on |x|^2 >= {least:.3g} is proven to {best:.3g} at best by "
-        f"{tuning.NORM_QUOTIENT_MOST_TOKENS} tokens an axis, not to {eps:.3g}; raise eps, "
+        f"{tuning.REGIMES_QUICK} tokens an axis, not to {eps:.3g}; raise eps, "
         "or bound the data closer",
         best=best,
     )

@@ -513,13 +513,13 @@ def _smallest(
     if eps < _hopeless(f, family):
         closest = _most_accurate(f, family)
         return _held(closest, f, eps)
-    enough, found = _enough_tokens(f, family, tuning.REGIMES_SLACK * eps)
+    enough, found = _enough_tokens(f, family, tuning.MOST_OF_EPS * eps)
     closest = _certified(f, found, family.regime, eps)
     for _ in range(tuning.REGIMES_RETRIES):
         if (
             closest.error <= eps
             or enough >= tuning.REGIMES_SIZES[-1]
-            or found.fit.seen > tuning.REGIMES_SLACK * eps
+            or found.fit.seen > tuning.MOST_OF_EPS * eps
         ):
             break
         enough = min(tuning.REGIMES_SIZES[-1], max(enough + 2, int(tuning.REGIMES_GROWTH * enough)))
@@ -543,7 +543,7 @@ def check_tokens(tokens: object, most: int | None = None) -> None:
     if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
         raise ProgramError(f"tokens must be a whole number of at least 1, got {tokens!r}")
     if tokens > most:
-        bytes_needed = 8 * tuning.REGIMES_FIT_ROWS * tokens**2
+        bytes_needed = 8 * tuning.REGIMES_SAMPLES * tokens**2
         raise CapacityError(
             f"{tokens} grid tokens would need about {bytes_needed} bytes to fit and certify, and "
             f"{most} are the most a table may have; use fewer tokens"

@@ -19,7 +19,7 @@ ZERO, ONE = Number(Fraction(0)), Number(Fraction(1))
 
 _LARGEST = Fraction(sys.float_info.max)
 _LEAST = Fraction(sys.float_info.min) * 2**100  # float64 holds its digits, and of what is near
-_DIGITS = 200  # that a number may be written with
+DIGITS = 200  # that a number may be written with
 
 
 def is_decimal(value: Fraction) -> bool:
@@ -30,7 +30,7 @@ def is_decimal(value: Fraction) -> bool:
     for prime in (2, 5):
         while rest % prime == 0:
             rest, digits = rest // prime, digits + 1
-    return rest == 1 and digits <= 2 * _DIGITS and value.numerator.bit_length() <= 8 * _DIGITS
+    return rest == 1 and digits <= 2 * DIGITS and value.numerator.bit_length() <= 8 * DIGITS
 
 
 def _plain(node: Node) -> Fraction | None:

@@ -21,14 +21,16 @@ from fractions import Fraction
 from typing import NamedTuple, NoReturn
 
 from iceform.errors import FormulaError
+from iceform.expressions.formulas.algebra import DIGITS
 from iceform.expressions.formulas.functions import constant_value
+from iceform.expressions.formulas.polynomials import MOST_DEGREE
 from iceform.expressions.formulas.table import arities
 from iceform.expressions.formulas.trees import Node, Number, Operation, Variable
 
-MOST_CHARACTERS = 200
+MOST_CHARACTERS = DIGITS
 MOST_DEPTH = 48  # a sum of n terms is n deep
 MOST_NESTING = 32  # brackets and signs inside each other
-LARGEST_EXPONENT = 16.0
+LARGEST_EXPONENT = float(MOST_DEGREE)
 MOST_EXPONENT = 400  # of a number: 10^-400 is as good as 0 beside any float64
 VARIABLES = ("z", "t", "r", "x", "m")
 CONSTANTS = {"pi": math.pi, "e": math.e}

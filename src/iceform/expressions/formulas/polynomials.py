@@ -9,7 +9,7 @@ from iceform.expressions.formulas.algebra import ZERO, add, is_decimal, multiply
 from iceform.expressions.formulas.functions import exact_value, exponent_of
 from iceform.expressions.formulas.trees import Node, Number, Variable, fold
 
-_MOST_DEGREE = 16
+MOST_DEGREE = 16
 
 Polynomial = tuple[Fraction, ...]  # coefficients, constant first, no zeros at the end
 
@@ -47,7 +47,7 @@ def _poly_combined(name: str, parts: list[Polynomial]) -> Polynomial | None:
 
 
 def _poly_power(factor: Polynomial | None, exponent: Fraction) -> Polynomial | None:
-    if factor is None or exponent.denominator != 1 or not 0 <= exponent <= _MOST_DEGREE:
+    if factor is None or exponent.denominator != 1 or not 0 <= exponent <= MOST_DEGREE:
         return None
     out: Polynomial | None = (Fraction(1),)
     for _ in range(int(exponent)):
@@ -56,7 +56,7 @@ def _poly_power(factor: Polynomial | None, exponent: Fraction) -> Polynomial | N
 
 
 def _poly_product(a: Polynomial, b: Polynomial) -> Polynomial | None:
-    if len(a) + len(b) > _MOST_DEGREE + 2:
+    if len(a) + len(b) > MOST_DEGREE + 2:
         return None
     out = [Fraction(0)] * max(len(a) + len(b) - 1, 0)
     for i, x in enumerate(a):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 
+from iceform.arithmetic.decimals import LEAST_PLAIN
 from iceform.expressions.formulas.algebra import is_decimal
 from iceform.expressions.formulas.trees import Node, Number, Operation, Variable
 
@@ -14,7 +15,6 @@ _SUM, _PRODUCT, _SIGN, _POWER, _ATOM = range(1, 6)
 _BINDING = {"+": _SUM, "-": _SUM, "*": _PRODUCT, "/": _PRODUCT, "neg": _SIGN, "^": _POWER}
 _LONG = re.compile(r"\d*\.\d{16,}(e-?\d+)?")  # more digits than tell a float64 from others
 _PLAIN = 15  # digits of a whole number that is written without an exponent
-_LEAST_PLAIN = -4  # power of ten of the leading digit of one that is written without
 
 
 def _binding(node: Node) -> int:
@@ -54,7 +54,7 @@ def _decimal(digits: int, scale: int) -> str:
     first = len(written) - 1 - scale  # the power of ten of the leading digit
     if scale <= 0 and first < _PLAIN:
         return sign + written + "0" * -scale
-    if scale > 0 and first >= _LEAST_PLAIN:
+    if scale > 0 and first >= LEAST_PLAIN:
         padded = written.rjust(scale + 1, "0")
         return f"{sign}{padded[:-scale]}.{padded[-scale:]}"
     rest = f".{written[1:]}" if len(written) > 1 else ""

@@ -136,9 +136,9 @@ def _max(a: Any, b: Any) -> Tensor:
 _CUBIC = 0.044715  # of the cube in the tanh form of GELU
 
 
-def _between(low: float, high: float) -> Jet:
-    """A constant that lies between two neighbouring floats."""
-    ends = torch.tensor([[low], [high]], dtype=torch.float64, device="cpu")
+def _next_to(low: float) -> Jet:
+    """A constant that lies between a float and the next."""
+    ends = torch.tensor([[low], [math.nextafter(low, math.inf)]], dtype=torch.float64, device="cpu")
     return Jet.number(Interval(ends[0], ends[1]))
 
 
@@ -146,13 +146,13 @@ def _around(value: Decimal) -> Jet:
     """A decimal constant, between the floats beside it."""
     near = float(value)
     low = math.nextafter(near, -math.inf) if Decimal(near) > value else near
-    return _between(low, math.nextafter(low, math.inf))
+    return _next_to(low)
 
 
 _JET_LOG_2 = _around(Decimal(2).ln())
 _JET_LOG_10 = _around(Decimal(10).ln())
 _JET_ROOT_HALF = _around(Decimal("0.5").sqrt())
-_JET_ROOT_2_OVER_PI = _between(0.7978845608028653, 0.7978845608028654)
+_JET_ROOT_2_OVER_PI = _next_to(0.7978845608028653)
 _JET_ZERO, _JET_HALF, _JET_ONE, _JET_TWO = (Jet.number(value) for value in (0.0, 0.5, 1.0, 2.0))
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from iceform import tuning
 from iceform.arithmetic import gram_eigenvalues
 from iceform.arithmetic.balls import balls_of, uppermost
+from iceform.arithmetic.eigenvalues import gram_range
 from iceform.arithmetic.units import OUTWARD_MANY
 from iceform.certificates import Result
 from iceform.errors import BoundError
@@ -27,7 +28,7 @@ from iceform.paper.library.passes import (
     apart,
     require_labels,
 )
-from iceform.paper.residual import exact_gradients
+from iceform.paper.residual import exact_gradients, hessian_range
 from iceform.paper.schedules import SCHEDULES, Schedule, steps_needed
 from iceform.validation import check_choice, check_positive, check_size, unit_roundoff
 
@@ -108,10 +109,8 @@ class DescentPrompts(PromptAlgorithm):
     def plan(self, x: Tensor) -> tuple[Schedule, tuple[float, float]]:
         """The schedule for these data, and the eigenvalues of the Hessian that it rests on."""
         head = self._head(x.shape[1], x.shape[0])
-        low, high, _ = head.loss.curvature_on(*head.domain.residuals)
-        gram, off = gram_eigenvalues(x)
-        least, most = max(0.0, float(gram.min()) - off), float(gram.max()) + off
-        hessian = (min(low * least, low * most) + self.l2, max(high, 0.0) * most + self.l2)
+        alpha, top, _ = hessian_range(head.loss, head.domain, gram_range(x), self.l2)
+        hessian = alpha, top
         return Schedule.of(self.schedule, self.steps, self.lr, hessian), hessian
 
     def target(self, x: Tensor, y: Tensor | None) -> TargetHead:
@@ -140,17 +139,20 @@ class DescentPrompts(PromptAlgorithm):
         stray = 2 * head.scale * head.domain.x * head.leak
         written = passes.moved(head.sizes().logits) + WRITTEN * unit
         written *= 2 * head.scale * head.domain.x
-        w = last = ahead = x.new_zeros(d)
+        stored = (8 if schedule.accelerated else 4) * unit * self.w_bound
+        errors = []
+
+        def step(w: Tensor, eta: float) -> Tensor:
+            out, error = passes.attend(head.target(x, y, w))
+            errors.append(error)
+            return (w - eta * (head.scale * out.double().mean(0) + self.l2 * w)).to(x.dtype)
+
+        w = schedule.iterates(x.new_zeros(d), step)[-1]
         table = passed = leak = 0.0
-        for t, (eta, mu) in enumerate(zip(schedule.steps, schedule.momenta, strict=True)):
-            out, error = passes.attend(head.target(x, y, ahead))
-            gradient = head.scale * out.double().mean(0) + self.l2 * ahead
-            last, w = w, (ahead - eta * gradient).to(x.dtype)
-            ahead = w + mu * (w - last) if mu else w
-            stored = (8 if mu else 4) * unit * self.w_bound
-            table += reach[t] * eta * norm * head.table.error
-            passed += reach[t] * math.sqrt(d) * (eta * (head.scale * error + written) + stored)
-            leak += reach[t] * math.sqrt(d) * eta * stray
+        for eta, factor, error in zip(schedule.steps, reach, errors, strict=True):
+            table += factor * eta * norm * head.table.error
+            passed += factor * math.sqrt(d) * (eta * (head.scale * error + written) + stored)
+            leak += factor * math.sqrt(d) * eta * stray
         return w, {"interpolation": table, "leak": leak, "passes": passed}
 
     def run(self, passes: PassRecorder, x: Tensor, y: Tensor | None) -> Result:
@@ -170,12 +172,10 @@ class DescentPrompts(PromptAlgorithm):
         return self._steps(self.plan(x)[0], x.double(), require_labels(y).double())
 
     def _steps(self, schedule: Schedule, x: Tensor, y: Tensor) -> Tensor:
-        w = last = ahead = torch.zeros_like(x[0])
-        for eta, mu in zip(schedule.steps, schedule.momenta, strict=True):
-            gradient = exact_gradients(Loss.of(self.loss), x, y, ahead).mean(0)
-            last, w = w, ahead - eta * (gradient + self.l2 * ahead)
-            ahead = w + mu * (w - last)
-        return w
+        def step(w: Tensor, eta: float) -> Tensor:
+            return w - eta * (exact_gradients(Loss.of(self.loss), x, y, w).mean(0) + self.l2 * w)
+
+        return schedule.iterates(torch.zeros_like(x[0]), step)[-1]
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from iceform.heads import Features, Head
 from iceform.heads.head import Row, stacked
 from iceform.paper.base import distance
 from iceform.tables import bounds
+from iceform.tables.local import NEGLIGIBLE
 from iceform.validation import unit_roundoff
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 WRITTEN = 8  # roundings of a key and a query as they are balanced and written
 LOOKED = 1e-9  # what look-ups and minimisers are planned to be off by
 SPARE = 1.001  # of a reach, for the rounding of balanced weights
-UNREAD = 60.0  # e^-60: query tokens are kept out of an average by this margin
+UNREAD = NEGLIGIBLE  # by this margin query tokens are kept out of an average
 STRAY = 2 * math.exp(-UNREAD)  # what they carry into it all the same, on values up to 1
 _AT_ONCE = 1 << 12  # numbers of data whose answer is enclosed without being asked
 
