@@ -217,13 +217,12 @@ CHECKPOINT_CYCLES = 512  # of a computer for which nobody says how many
 CHECKPOINT_POSITIONS = 1024  # tokens at least that a folder of a descent takes
 CHECKPOINT_SAMPLES = 32  # at most, of the domain for which its reach is chosen
 EXAMPLE_SAMPLES = 16  # of the domain that a card quotes
-EXAMPLE_HALVINGS = 8  # of the data's size until a card's example is within the reach
 DESCENT_TABLE_EPS = {"torch.float64": 5e-14, "torch.float32": 1e-7}  # asked of a looked-up f
 PAIRS_HALVINGS = 16  # of the spacing of pairs of heads that are tried
 PAIRS_STEPS = 32  # the remainder of even weights is sampled up to multiples of 1/32,
 PAIRS_SAMPLES = 1 << 14  # at so many places
 PAIRS_NOISE = 128.0  # units beside an exponential's for which pairs are chosen,
-DECODER_NOISE = 192.0  # and of a decoder, whose sums are longer
+DECODER_NOISE = 3 * PAIRS_NOISE / 2  # and of a decoder, whose sums are longer
 RECURRENCE_POINTS = 8  # where a polynomial is looked at, for each of its degrees
 
 # targets/text

@@ -35,7 +35,7 @@ class _FlatGraph(nn.Module):
         self.model, self._structure = network.model, structure
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """As the network's, without its structure."""
+        """Run the network on tensors alone, without the structure of its inputs."""
         graph = self.model.graph_for(self._structure, list(tensors))
         return tuple(graph.run(self.model, tensors))
 
