@@ -163,7 +163,7 @@ class StockDescent(StockProgram):
     >>> program = ice.compile(slope, dim=1, samples=2, eps=1e-6)
     >>> model = program.to("gpt2", "slope")  # one step of descent from 0
     >>> type(model).__name__, model.find("penalty")
-    ('StockDescent', [(0, 12)])
+    ('StockDescent', [(0, 16)])
     """
 
     def __post_init__(self) -> None:
