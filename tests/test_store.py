@@ -15,7 +15,7 @@ from torch import nn
 
 import iceform as ice
 from iceform import store, targets
-from iceform.errors import IntegrityError
+from iceform.errors import CapacityError, IntegrityError
 from iceform.export import from_pretrained
 from iceform.networks import in_context
 from iceform.paper.library import PromptLibrary, RidgePrompts
@@ -345,3 +345,11 @@ def test_a_full_disk_leaves_old_or_new_and_no_draft(tmp_path):
     print(found)
     assert found["refused"] > 20
     assert found["saved"] > 20
+
+
+def test_a_header_that_could_not_be_read_is_not_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "LARGEST_JSON", 2000)
+    tensors = {f"{'t' * 100}{i}": torch.zeros(1) for i in range(20)}
+    with pytest.raises(CapacityError, match="a file holds 2000"):
+        store.write_tensors(tmp_path / "new.safetensors", "kind", {}, tensors)
+    assert not list(tmp_path.iterdir())

@@ -166,7 +166,7 @@ def read(path: str | Path, **options: Any) -> Any:
 
 
 def unpacked(kind: str, content: dict[str, Any], tensors: dict[str, Tensor], **options: Any) -> Any:
-    """What a class that is kept under this name has packed."""
+    """Build what the class of this name packed."""
     if kind not in _KINDS:
         extensions.find("kinds", kind)  # a class makes itself known where it is defined
     if kind not in _KINDS:

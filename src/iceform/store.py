@@ -24,7 +24,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
@@ -34,6 +34,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from iceform.codec import decode
 from iceform.errors import CapacityError, IntegrityError
 
 fcntl: ModuleType | None
@@ -48,7 +49,6 @@ FORMAT = 2
 WEIGHTS = "model.safetensors"
 LARGEST_JSON = 64 * 2**20  # bytes
 DEEPEST_JSON = 100  # brackets within brackets
-_LARGEST_HEADER = 100_000_000  # bytes that safetensors reads
 _BLANK = b"0" * 64
 _HEAD = b'{"__metadata__":{"sha256":"'  # of every tensor file, after 8 bytes of length
 _TAIL = re.compile(rb'"sha256": "([0-9a-f]{64})"\s*\}(?:\s*\}| -->)\s*\Z')  # of JSON and Markdown
@@ -254,18 +254,31 @@ def parse_json(data: bytes, source: object) -> dict[str, Any]:
     return found
 
 
-def _check_envelope(envelope: Any, kind: str | None, source: Path) -> dict[str, Any]:
-    """What a seal says of itself, if it is of this format and of the kind that is asked for."""
-    if not isinstance(envelope, dict) or not isinstance(envelope.get("kind"), str):
-        raise _unsealed(source)
-    if envelope.get("format") != FORMAT:
+@dataclass(frozen=True)
+class _Envelope:
+    """What a sealed file says of itself: a text, what it is a view of; tensors, their content."""
+
+    format: Any
+    kind: str
+    of: str | None = None
+    sha256: str | None = None
+    content: dict[str, Any] = field(default_factory=dict)
+
+
+def _envelope(said: Any, kind: str | None, source: Path) -> _Envelope:
+    """The same, if it is of this format and of the kind that is asked for."""
+    try:
+        found = decode(_Envelope, said)
+    except IntegrityError:
+        raise _unsealed(source) from None
+    if found.format != FORMAT:
         raise IntegrityError(
-            f"{source} is of format {envelope.get('format')!r}, this version reads {FORMAT}; use "
-            "the version that wrote it"
+            f"{source} is of format {found.format!r}, this version reads {FORMAT}; use the version "
+            "that wrote it"
         )
-    if kind not in (None, envelope["kind"]):
-        raise IntegrityError(f"{source} holds a {envelope['kind']}, not a {kind}")
-    return envelope
+    if kind not in (None, found.kind):
+        raise IntegrityError(f"{source} holds a {found.kind}, not a {kind}")
+    return found
 
 
 # ---------------------------------------------------------------------------------------------
@@ -304,7 +317,7 @@ def write_json(path: Path, content: Mapping[str, Any], kind: str) -> None:
 def read_json(path: Path, kind: str) -> dict[str, Any]:
     """What :func:`write_json` wrote; anything else raises ``IntegrityError``."""
     content = parse_json(_check_text(path), path)
-    _check_envelope(content.pop("iceform", None), kind, path)
+    _envelope(content.pop("iceform", None), kind, path)
     return content
 
 
@@ -324,7 +337,7 @@ def sealed_tensors(
     header = {"__metadata__": metadata, **json.loads(raw[8:start])}
     head = json.dumps(header, separators=(",", ":")).encode()
     head += b" " * (-len(head) % 8)
-    if len(head) > _LARGEST_HEADER or len(said) > LARGEST_JSON:
+    if len(head) > LARGEST_JSON:  # which is less than safetensors reads
         raise CapacityError(
             f"the description of this {kind} takes {len(head)} bytes, a file holds {LARGEST_JSON}"
         )
@@ -349,15 +362,15 @@ def read_tensors(path: Path, kind: str | None = None) -> SealedFile:
     digest = _check_seal(data, 8 + len(_HEAD), path)
     try:
         header = parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")], path)
-        envelope = parse_json(header["__metadata__"]["iceform"].encode(), path)
+        said = parse_json(header["__metadata__"]["iceform"].encode(), path)
         # Cloned: these tensors' memory is not aligned as torch's own, which changes sums.
         tensors = {name: t.clone() for name, t in load(data).items()}
     except (SafetensorError, KeyError, TypeError, AttributeError) as broken:
         raise IntegrityError(f"{path} cannot be read: {broken!r}") from None
-    envelope = _check_envelope(envelope, kind, path)
-    if not isinstance(envelope.get("content"), dict):
+    if "content" not in said:
         raise IntegrityError(f"{path} cannot be read: it describes nothing")
-    return SealedFile(envelope["kind"], envelope["content"], tensors, digest)
+    envelope = _envelope(said, kind, path)
+    return SealedFile(envelope.kind, envelope.content, tensors, digest)
 
 
 # ---------------------------------------------------------------------------------------------

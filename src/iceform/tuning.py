@@ -34,10 +34,6 @@ COMPILE_MOST_STEPS = 1000.0
 COMPILE_HELD = 32  # bytes a datum that is drawn: itself and three values made of it
 COMPILE_LOWER = 16.0  # a parameter without a range may be smaller by this factor than its default,
 
-# heads/variants.py
-# Of attention held at once, on a GPU four times as many: larger ones are new pages each time.
-ATTENTION_ENTRIES = 1 << 20
-
 # computer/computer.py
 COMPUTER_LOOK = 64  # cycles between two looks at whether a literal run has come to a halt
 COMPUTER_LIMIT = 1 << 20  # cycles after which a program that should halt is taken not to
@@ -121,6 +117,8 @@ TRACING_MOST = 2000  # operations
 
 # heads/lookups.py
 ENTRIES_AT_ONCE = 1 << 22  # of attention or look-ups held at once: 32 MiB of float64
+# heads/variants.py: of attention alone, on a GPU all of them: larger ones are new pages each time.
+ATTENTION_ENTRIES = ENTRIES_AT_ONCE // 4
 
 # heads/network.py
 NETWORK_COPIED = 1 << 26  # bytes of copies that are kept, to be compared instead of hashed
@@ -216,13 +214,12 @@ CHECKPOINT_CYCLES = 512  # of a computer for which nobody says how many
 CHECKPOINT_POSITIONS = 1024  # tokens at least that a folder of a descent takes
 CHECKPOINT_SAMPLES = 32  # at most, of the domain for which its reach is chosen
 EXAMPLE_SAMPLES = 16  # of the domain that a card quotes
-EXAMPLE_HALVINGS = 8  # of the data's size until a card's example is within the reach
 DESCENT_TABLE_EPS = {"torch.float64": 5e-14, "torch.float32": 1e-7}  # asked of a looked-up f
 PAIRS_HALVINGS = 16  # of the spacing of pairs of heads that are tried
 PAIRS_STEPS = 32  # the remainder of even weights is sampled up to multiples of 1/32,
 PAIRS_SAMPLES = 1 << 14  # at so many places
 PAIRS_NOISE = 128.0  # units beside an exponential's for which pairs are chosen,
-DECODER_NOISE = 192.0  # and of a decoder, whose sums are longer
+DECODER_NOISE = 3 * PAIRS_NOISE / 2  # and of a decoder, whose sums are longer
 RECURRENCE_POINTS = 8  # where a polynomial is looked at, for each of its degrees
 
 # targets/text

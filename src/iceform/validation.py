@@ -268,7 +268,7 @@ def check_bound(name: str, value: Tensor, bound: float, fix: str) -> None:
 
 
 def unwrapped(value: Tensor) -> Tensor:
-    """What torch.func's wrappers hold, so that values can be looked at inside vmap and grad."""
+    """The tensor inside torch.func's wrappers, so that values can be read inside vmap and grad."""
     while torch._C._functorch.is_functorch_wrapped_tensor(value):
         value = torch._C._functorch.get_unwrapped(value)
     return value

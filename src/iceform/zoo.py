@@ -31,6 +31,7 @@ from iceform.paper import (
 
 __all__ = ["HeadFact", "Specimen", "list", "load"]
 
+_EPS = 1e-8  # of most specimens
 _DTYPE = torch.float64
 
 
@@ -183,7 +184,7 @@ def _specimen(
 
 
 def _residual(name: str, f: Callable[[Tensor], Tensor]) -> Specimen:
-    module = ResidualMap(f, dim=3, samples=4, eps=1e-8, backend="literal")
+    module = ResidualMap(f, dim=3, samples=4, eps=_EPS, backend="literal")
     summary = f"{name}(w.x_i - y_i) x_i for every sample, by one head"
     known = module.loss.derivative.name
     return _specimen(module, summary, _uniform((4, 3), (4,), (3,)), lambda *_: (
@@ -258,13 +259,13 @@ def _attention(module: AttentionHead, summary: str, *shapes: tuple[int, ...]) ->
 
 
 def _head() -> Specimen:
-    module = AttentionHead(4, 2, 3, 5, eps=1e-8, backend="literal")
+    module = AttentionHead(4, 2, 3, 5, eps=_EPS, backend="literal")
     summary = "a softmax-attention head whose weights are in the prompt"
     return _attention(module, summary, (5, 4), (2, 4), (2, 4), (3, 4))
 
 
 def _two_heads() -> Specimen:
-    module = AttentionHead(3, 2, 2, 4, heads=2, eps=1e-8, backend="literal")
+    module = AttentionHead(3, 2, 2, 4, heads=2, eps=_EPS, backend="literal")
     summary = "two softmax-attention heads whose weights are in the prompt, summed"
     return _attention(module, summary, (4, 3), (2, 2, 3), (2, 2, 3), (2, 2, 3))
 

@@ -23,7 +23,6 @@ from iceform.export.onnx_file import DIGEST, LARGEST, SHA, UNSIGNED, need, quiet
 from iceform.networks import InContext
 from iceform.validation import full_precision, human_bytes, path_of
 
-_DOUBLE = 11  # ONNX's number for float64
 _ROUNDINGS = 8  # how much farther off onnxruntime may be than torch, which sums in other orders
 
 
@@ -35,7 +34,7 @@ class _FlatGraph(nn.Module):
         self.model, self._structure = network.model, structure
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """As the network's, without its structure."""
+        """Run the network on tensors alone, without the structure of its inputs."""
         graph = self.model.graph_for(self._structure, list(tensors))
         return tuple(graph.run(self.model, tensors))
 
@@ -124,14 +123,14 @@ def _exported(network: InContext, structure: Any, tensors: list[Tensor]) -> Any:
 def _number() -> Callable[..., Any]:
     """A number in a graph as float64 has it: the exporter's own form of it is float32's."""
     import numpy as np
-    from onnx import numpy_helper
+    from onnx import TensorProto, numpy_helper
     from onnxscript import opset18 as op
 
     def scalar_tensor(
         s: Any, dtype: int = -1, layout: str = "", device: str = "", pin_memory: bool = False
     ) -> Any:
         del layout, device, pin_memory
-        if isinstance(s, float) and dtype == _DOUBLE:
+        if isinstance(s, float) and dtype == TensorProto.DOUBLE:
             return op.Constant(value=numpy_helper.from_array(np.array(s, dtype=np.float64)))
         return op.Cast(s, to=1 if dtype == -1 else dtype)
 

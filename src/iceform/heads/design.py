@@ -136,7 +136,7 @@ class Design:
 
     @cached_property
     def head_size(self) -> int:
-        """In stock blocks a power of four, whose root, by which they scale logits, is exact."""
+        """The width of a head; in stock blocks a power of four, whose root scales exactly."""
         if self.blocks is not None:
             return self.blocks[1]
         widest = max(head.width for layer in self.layers for head in layer)
@@ -258,7 +258,7 @@ class Design:
         return out
 
     def own_places(self) -> dict[str, list[int]]:
-        """Where a ballasted stream holds what is no feature, by name: first place, one past it."""
+        """Places of a ballasted stream that hold no feature, by name: first, one past last."""
         widths = dict.fromkeys(_OWN, 1) | {"balance": _BALANCE}
         names = _OWN if self.ballast else ()
         return {name: [self._own(name), self._own(name) + widths[name]] for name in names}
@@ -268,7 +268,7 @@ class Design:
 
     @property
     def norm_weight(self) -> float:
-        """Of every norm, so that features come out as they go in."""
+        """The weight of every norm, by which features come out as they go in."""
         if self.ballast:
             return self.ballast * math.sqrt(2 / self.hidden)
         return math.sqrt(self.norm)

@@ -198,7 +198,7 @@ def _size(features: Features, name: str) -> int:
 
 
 def coefficients(head: Head, kind: str) -> list[Mapping[Place, float]]:
-    """What a head's map q, k, v or o is made of, row by row; of o, column by column."""
+    """The coefficients of a head's map q, k, v or o, row by row; of o, column by column."""
     if kind in "qk":
         return [pair[kind == "k"].reads for pair in head.logit]
     return [move.value.reads if kind == "v" else move.writes for move in head.moves]

@@ -94,7 +94,7 @@ class LayerTrace:
     own: Tensor | None
 
     def of(self, *at: int) -> Self:
-        """The same of one prompt of a batch."""
+        """One prompt out of a batch."""
         return replace(
             self,
             tokens=self.tokens[at],
@@ -129,14 +129,16 @@ class LayerTrace:
     @property
     def smallest_margin(self) -> float:
         """The smallest margin of a query that is read; NaN without heads."""
-        kept = self.margins[..., self.read].detach()
-        kept = kept[~kept.isnan()]
-        return float(kept.min()) if kept.numel() else math.nan
+        return -self._largest_read(-self.margins)
 
     @property
     def largest_leak(self) -> float:
         """The largest leak of a query that is read; NaN without heads."""
-        kept = self.leak[..., self.read].detach()
+        return self._largest_read(self.leak)
+
+    def _largest_read(self, values: Tensor) -> float:
+        """The largest value of a query that is read and has one; NaN without any."""
+        kept = values[..., self.read].detach()
         kept = kept[~kept.isnan()]
         return float(kept.max()) if kept.numel() else math.nan
 
@@ -179,11 +181,11 @@ class Trace:
 
     @property
     def output(self) -> Tensor:
-        """What the last layer gave, shape (*batch, out_tokens, out_features)."""
+        """The output of the last layer, shape (*batch, out_tokens, out_features)."""
         return self.layers[-1].output
 
     def of(self, *at: int) -> Self:
-        """The same of one prompt of a batch."""
+        """One prompt out of a batch."""
         return replace(self, layers=tuple(layer.of(*at) for layer in self.layers))
 
     def named(self, name: str) -> Tensor:

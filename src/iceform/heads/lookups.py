@@ -26,7 +26,7 @@ are many prompts of one network: no weight grows with their number.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -49,8 +49,8 @@ from iceform.validation import check_capacity, common_batch
 # A hidden token's logit is below every other by more than any exponential can hold, so its weight
 # is exactly 0; tokens that are not hidden never see these numbers, which so cost no precision.
 MARGIN = 2.0**50  # of another block's tokens
-HIDDEN = 2.0**45  # of tokens that hold nothing
-LARGEST_LOGIT = 2.0**40  # that a prompt may make: far above -HIDDEN
+HIDDEN = MARGIN / 32  # of tokens that hold nothing
+LARGEST_LOGIT = HIDDEN / 32  # that a prompt may make: far above -HIDDEN
 
 
 # Files hold the pairs (name, size) alone.
@@ -323,18 +323,18 @@ class LookUps:
     def of(self, *at: int) -> LookUps:
         """One set of a batch of them."""
         n, d = self.x.shape[-2:]
-        offsets = None if self.offsets is None else self.offsets.expand(*self.batch, n)[at]
-        factors = None if self.factors is None else self.factors.expand(*self.batch, n)[at]
-        x, y = self.x.expand(*self.batch, n, d)[at], self.y.expand(*self.batch, n)[at]
-        w = self.w.expand(*self.batch, d)[at]
-        return replace(self, x=x, y=y, w=w, offsets=offsets, factors=factors)
+        x, w = self.x.expand(*self.batch, n, d)[at], self.w.expand(*self.batch, d)[at]
+        return replace(self._changed(x, lambda row: row.expand(*self.batch, n)[at]), w=w)
 
     def part(self, rows: Tensor | slice) -> LookUps:
-        """The same look-ups of some samples."""
-        offsets = None if self.offsets is None else self.offsets[..., rows]
-        factors = None if self.factors is None else self.factors[..., rows]
-        x, y = self.x[..., rows, :], self.y[..., rows]
-        return replace(self, x=x, y=y, offsets=offsets, factors=factors)
+        """The look-ups of some of the samples."""
+        return self._changed(self.x[..., rows, :], lambda row: row[..., rows])
+
+    def _changed(self, x: Tensor, change: Callable[[Tensor], Tensor]) -> LookUps:
+        """With other samples, and the same change to labels, offsets and factors."""
+        held = {name: getattr(self, name) for name in ("y", "offsets", "factors")}
+        changed: dict[str, Any] = {k: change(row) for k, row in held.items() if row is not None}
+        return replace(self, x=x, **changed)
 
     def weighed(self, looked: Tensor) -> Tensor:
         """What is looked up of each sample, shape (*batch, n), less its offset, times gamma c."""
@@ -366,10 +366,7 @@ class LookUps:
         if not short:
             return self
         pad = torch.nn.functional.pad
-        offsets = None if self.offsets is None else pad(self.offsets, (0, short))
-        factors = None if self.factors is None else pad(self.factors, (0, short))
-        x, y = pad(self.x, (0, 0, 0, short)), pad(self.y, (0, short))
-        return replace(self, x=x, y=y, offsets=offsets, factors=factors)
+        return self._changed(pad(self.x, (0, 0, 0, short)), lambda row: pad(row, (0, short)))
 
     def _write(self) -> Tensor:
         at, m, g, d = self.layout.raw, self.layout.samples, len(self.slopes), self.x.shape[-1]
@@ -479,7 +476,7 @@ class SoftmaxAverage:
         return self.biases - HIDDEN * (~self.seen).to(self.biases)
 
     def part(self, rows: Tensor | slice) -> SoftmaxAverage:
-        """The same for some points."""
+        """The averages for some of the points."""
         biases = self.biases[rows] if self.biases.ndim == 2 else self.biases
         seen = None if self.seen is None else self.seen[rows]
         return replace(self, biases=biases, points=self.points[rows], seen=seen)

@@ -551,7 +551,7 @@ class FrozenNetwork(nn.Module):
 
 
 def _widens(old: torch.dtype, new: torch.dtype) -> bool:
-    """Whether a cast is to numbers that the old ones are not rounded from."""
+    """Whether a cast adds digits, so that it does not give what a build in that dtype gives."""
     if old == new or not (old.is_floating_point and new.is_floating_point):
         return old != new
     return torch.finfo(new).eps < torch.finfo(old).eps
@@ -570,7 +570,7 @@ class _Sealed:
 
     @classmethod
     def of(cls, network: FrozenNetwork) -> _Sealed | None:
-        """Of a network as it is now; None where a copy would take much room."""
+        """A copy of a network's weights as they are now; None where it would take much room."""
         with outside_transforms(), torch.inference_mode(False):
             buffers = dict(network.named_buffers(remove_duplicate=False))
             copies, room = dict[str, _Copy](), tuning.NETWORK_COPIED
@@ -616,7 +616,7 @@ class _Sealed:
 
 
 def _parts(modules: Iterable[tuple[str, nn.Module]]) -> tuple[tuple[object, ...], ...]:
-    """What :func:`_structure` says in words, to be compared at every call."""
+    """Names, classes and settings of all modules, which are compared at every call."""
     return tuple((name, type(part), *map(vars(part).get, _SETTINGS)) for name, part in modules)
 
 
@@ -633,7 +633,7 @@ class _Copy:
 
     @classmethod
     def of(cls, buffer: Tensor, room: int) -> _Copy | None:
-        """Of a buffer as it is now; None where the copy is larger than ``room`` bytes."""
+        """A copy of a buffer as it is now; None where it would take more than ``room`` bytes."""
         kind, words = (buffer.shape, buffer.dtype, buffer.device), _words(buffer)
         held = int(torch.count_nonzero(words))
         sparse = (
@@ -648,7 +648,7 @@ class _Copy:
 
     @property
     def nbytes(self) -> int:
-        """What it takes."""
+        """Bytes that the copy takes."""
         return self.words.nbytes + (0 if self.places is None else self.places.nbytes)
 
     def is_alike(self, buffer: Tensor) -> bool:

@@ -155,7 +155,7 @@ class HeadGroup(nn.Module):
         return torch.softmax(_mapped(queries, self.w_q) @ _mapped(keys, self.w_k).mT, -1)
 
     def values(self, keys: Float[Tensor, "*b k d"]) -> Float[Tensor, "*b h k r"]:
-        """What every head can find in the keys."""
+        """The values of every head at every key."""
         return _mapped(keys, self.w_v)
 
     def project(self, looked: Float[Tensor, "*b h q r"]) -> Float[Tensor, "*b q d"]:

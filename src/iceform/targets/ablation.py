@@ -104,7 +104,7 @@ def contribution(
 def last_layer(
     spec: Target, x: Tensor, y: Tensor, attention: str = "any", **parameters: Any
 ) -> list[Contribution]:
-    """Of every head of the last layer, for these data."""
+    """What every head of the last layer adds to the answer for these data."""
     run, prompt = _prepared(spec, x, y, attention, parameters)
     whole, each = run.without_each(prompt)
     answer = _answer(spec, whole, parameters)

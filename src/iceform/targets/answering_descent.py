@@ -36,6 +36,7 @@ from iceform.targets.domain import DataDomain
 from iceform.targets.linear_error_bound import LinearErrorBound, carried
 from iceform.targets.pieces import added
 from iceform.targets.rounding import EPSILON, SECOND_ORDER, KernelRounding
+from iceform.targets.target import largest
 from iceform.validation import plain_tensor
 
 
@@ -169,8 +170,7 @@ class AnsweringDescent(Decoder):
     def distance(
         self, value: Tensor, x: Tensor, y: Tensor, query: Tensor | None = None, **parameters: Any
     ) -> float:
-        off = abs(float(value - self.exact(x, y, query).clamp(-self.bound, self.bound)))
-        return off if math.isfinite(off) else math.inf
+        return largest(value - self.exact(x, y, query).clamp(-self.bound, self.bound))
 
     def layout(self) -> list[str]:
         return [

@@ -19,6 +19,7 @@ from iceform.targets.rounding import KernelRounding
 from iceform.validation import check_capacity, dtype_name
 
 Tensors = dict[str, Tensor]
+_STOCK_THETA = 1e4  # of rotary embeddings that turn nothing
 ROPE_THETA = 500_000.0  # of a Llama whose positions are used, as Llama 3 has it
 STILL = 1e30  # factor of a rotary embedding by which no position turns anything
 
@@ -334,7 +335,7 @@ def _llama_config(design: Design, positions: int) -> dict[str, Any]:
         "max_position_embeddings": positions,
         "rms_norm_eps": design.norm,
         # Every rotation is the identity.
-        "rope_parameters": {"rope_type": "linear", "factor": STILL, "rope_theta": 1e4},
+        "rope_parameters": {"rope_type": "linear", "factor": STILL, "rope_theta": _STOCK_THETA},
         "attention_bias": True,
         "mlp_bias": False,
         "attention_dropout": 0.0,
@@ -358,7 +359,7 @@ def _neox_config(design: Design, positions: int) -> dict[str, Any]:
         "max_position_embeddings": positions,
         "layer_norm_eps": design.norm,
         "rope_parameters": {
-            "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.0,
+            "rope_type": "default", "rope_theta": _STOCK_THETA, "partial_rotary_factor": 0.0,
         },
         "use_parallel_residual": True,
         "attention_bias": True,

@@ -34,7 +34,7 @@ from iceform.validation import check_positive, check_size
 LARGEST_LOGIT = MASK / 8
 SLACK = 2.0**-4  # computed coefficients may leave the exact ones by this much
 _HEADROOM = 1.6  # R over sup |f|: nearer to 1 the logarithms are steep
-_CLEAR = 2.0**-6  # of the tables' range that a certificate's example leaves free
+_CLEAR = SLACK / 4  # of the tables' range that a certificate's example leaves free
 _LEAST = 1e-3  # of sup |f|: f = 0 has tables too
 
 
@@ -55,27 +55,27 @@ class DescentTables:
 
     @property
     def keys(self) -> Keys:
-        """Of the common grid."""
+        """Slopes and biases of the grid that all tables share."""
         return self.each[0].keys
 
     @property
     def tokens(self) -> int:
-        """Table entries."""
+        """How many tokens a table takes."""
         return self.each[0].tokens
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """Of all of them."""
+        """What the proofs of all tables assume."""
         return tuple(dict.fromkeys(a for table in self.each for a in table.assumptions))
 
     @property
     def error(self) -> float:
-        """Of any, in exact arithmetic."""
+        """The largest proven error of a table, in exact arithmetic."""
         return max(table.error for table in self.each)
 
     @property
     def size(self) -> float:
-        """The largest value."""
+        """The largest absolute value in any table."""
         return max(table.size for table in self.each)
 
     @cached_property
@@ -88,7 +88,7 @@ class DescentTables:
         )
 
     def rounding(self, model: RoundingModel) -> float:
-        """Of any of them."""
+        """The largest bound of what rounding does to a look-up in one of the tables."""
         return max(table.rounding(model) for table in self.each)
 
 
@@ -135,7 +135,7 @@ class DescentErrorBound:
 
     @property
     def largest_logit(self) -> float:
-        """Of a look-up."""
+        """A bound of the logits of a look-up."""
         raise NotImplementedError
 
     def parts(self) -> dict[str, float]:
@@ -159,7 +159,7 @@ class DescentErrorBound:
         return self.domain.size + SLACK
 
     def derivation(self) -> tuple[DerivationStep, ...]:
-        """Where the numbers come from."""
+        """The steps that derive the bound."""
         tables = self.tables
         return (
             DerivationStep(
@@ -233,7 +233,7 @@ class BoundedDescent(FeatureTarget):
     def account(
         self, domain: DataDomain, a: KernelRounding, **parameters: Any
     ) -> DescentErrorBound:
-        """What a run is off by."""
+        """The account of how far a run can be from the exact one."""
         _, lr, reach = self.settings(parameters)
         return self.error_bound(self, domain, self.tables(**parameters), lr, reach, a)
 

@@ -130,11 +130,15 @@ class StochasticErrorBound(DescentErrorBound):
         more = (READ + 2 + READ + 2) * self.a.u * table.size
         return table.rounding(model) + more + max(self.a.exp - 4, 0.0) * self.a.u * table.swing
 
+    @property
+    def _gate_error(self) -> float:
+        """A relative bound of what the heads of weights (1 + f/R)/2 and 1/2 are off by."""
+        nu = (2 * READ + 5) * (self.tables.size + 1) / 4 + 2 * (self.a.exp / 2 + READ + 8)
+        return inflate(nu * self.a.u)
+
     def _gates(self, gate: float) -> float:
-        logs = self.tables.size + 1
-        each = self.a.exp / 2 + READ + 8
-        nu = (2 * READ + 5) * logs / 4 + 2 * each
-        return inflate(nu * self.a.u) * gate + 4 * self.a.u * (self.size + gate)
+        """What both heads and the sum that w becomes are off by."""
+        return self._gate_error * gate + 4 * self.a.u * (self.size + gate)
 
     def derivation(self) -> tuple[DerivationStep, ...]:
         p = self.spec.combination
@@ -178,7 +182,7 @@ class StochasticDescent(BoundedDescent):
     """
 
     pairs: int = 8
-    span: float = 3.0
+    span: float = BoundedDescent.reach
     positions: int = 512
     dtype: str = "float64"
     lr: float = field(default=0.3, kw_only=True)
@@ -315,10 +319,9 @@ class CausalErrorBound(StochasticErrorBound):
     def _gates(self, gate: float) -> float:
         """What all samples' gates, the register and the move into w are off by."""
         u, register = self.a.u, gate / 2  # |f| < R
-        nu = (2 * READ + 5) * (self.tables.size + 1) / 4 + 2 * (self.a.exp / 2 + READ + 8)
         written = 4 * u * (self.spec.samples * register + gate)
         moved = 2 * (2 * READ + 4) * u * register + 4 * u * (self.size + register)
-        return inflate(nu * u) * gate + written + moved
+        return self._gate_error * gate + written + moved
 
 
 @dataclass(frozen=True)

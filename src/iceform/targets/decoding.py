@@ -49,7 +49,7 @@ from iceform.targets.linear_head_pairs import LinearHeadPairs, central_differenc
 from iceform.targets.pieces import ONE, added, masked, pair_heads, routed
 from iceform.targets.quantizer import Quantizer
 from iceform.targets.recurrence import Recurrence
-from iceform.targets.rounding import READ, KernelRounding
+from iceform.targets.rounding import OFF, READ, KernelRounding
 from iceform.targets.target import Target
 from iceform.validation import check_positive, check_size
 
@@ -59,7 +59,6 @@ _SPACING = 0.125  # delta of the square
 _DIFFERENCES = central_differences(3, 2)
 _SECOND = tuple(float(c) for c in _DIFFERENCES)
 _CENTRE = float(2 * sum(_DIFFERENCES))
-_OTHERS = 1024.0  # below every level of the right kind, in squares of the bound
 
 
 class Decoder(Target):
@@ -129,7 +128,7 @@ class Decoder(Target):
 
     @property
     def null_logit(self) -> float:
-        """Of every x token."""
+        """The logit of an x token, which serves as a null token."""
         return self.combination.null_logit - math.log(self.lr * self.dim)
 
     def places(self) -> Float[Tensor, "p f"]:
@@ -149,7 +148,7 @@ class Decoder(Target):
         """Rows of the head that choose a level of ``kind``; ``flag`` adds to all of them."""
         at, levels = self.design.features, self.levels
         out = torch.zeros(1 + len(self.kinds) * len(levels), at.total, dtype=torch.float64)
-        out[:, at["one"]] = -_OTHERS * max(levels.bound, 1.0) ** 2
+        out[:, at["one"]] = -OFF * max(levels.bound, 1.0) ** 2
         ids = self.token(kind, torch.arange(len(levels)))
         out[ids] = 0.0
         out[ids, at["out"].start] = 2 * levels.values

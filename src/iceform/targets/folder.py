@@ -23,6 +23,7 @@ from torch import Tensor
 
 from iceform import store, tuning
 from iceform.certificates import Certificate
+from iceform.codec import decode, encode
 from iceform.computer.compile import Program
 from iceform.errors import IceformError, IntegrityError, ProgramError, ShapeError, TargetError
 from iceform.targets.ablation import example
@@ -78,6 +79,43 @@ _PER_RUN = (
     "Before the fact `program.certify` says how far an answer can be from the exact program's;\n"
     "`ice.check` encloses the distance of this run's in ball arithmetic, and holds it to that."
 )
+
+
+@dataclass(frozen=True)
+class TargetRecord:
+    """What ``iceform.json`` says of a folder.
+
+    Attributes
+    ----------
+    kind, architecture
+        The target's and the stock model's names.
+    sizes, parameters
+        What the weights follow from, and the defaults of what is in the prompt: all that is read.
+    prompt
+        Its tokens and features, in words.
+    certificate
+        For typical data; None where runs are proven one by one.
+    ground_truth, edges
+        What every head is for; through which features one reaches another.
+    ablation
+        What taking heads of the last layer out does on data that stand beside it.
+    basis
+        The map that mixes the features; None where each has a place of its own.
+    weights_sha256
+        Of the weights.
+    """
+
+    kind: str
+    architecture: str
+    sizes: dict[str, Any]
+    parameters: dict[str, Any]
+    prompt: dict[str, Any]
+    certificate: dict[str, Any] | None
+    ground_truth: list[list[dict[str, Any]]]
+    edges: dict[str, dict[str, Any]]
+    ablation: dict[str, Any] | None
+    basis: dict[str, Any] | None
+    weights_sha256: str
 
 
 @dataclass(frozen=True)
@@ -221,22 +259,22 @@ def write(
     typical = spec.example_domain()
     certificate = None if typical is None else spec.certificate(typical)
     sha = digest(tensors)
-    record = {
-        "kind": spec.kind,
-        "architecture": name,
-        "sizes": spec.sizes(),
-        "parameters": spec.parameters(),
-        "prompt": {"tokens": spec.layout(), "features": spec.design.features.names(),
-                   "mirrored": "feature f is at f and, negated, at hidden/2 + f"},
-        "certificate": None if certificate is None else json.loads(certificate.to_json()),
-        "ground_truth": spec.design.ground_truth(),
-        "edges": spec.design.edges(),
-        "ablation": example(spec),
-        "basis": None if spec.design.rotation is None else spec.design.rotation.describe(),
-        "weights_sha256": sha,
-    }  # fmt: skip
+    record = TargetRecord(
+        spec.kind,
+        name,
+        spec.sizes(),
+        spec.parameters(),
+        prompt={"tokens": spec.layout(), "features": spec.design.features.names(),
+                "mirrored": "feature f is at f and, negated, at hidden/2 + f"},
+        certificate=None if certificate is None else json.loads(certificate.to_json()),
+        ground_truth=spec.design.ground_truth(),
+        edges=spec.design.edges(),
+        ablation=example(spec),
+        basis=None if spec.design.rotation is None else spec.design.rotation.describe(),
+        weights_sha256=sha,
+    )  # fmt: skip
     views = {CONFIG: config, CARD: _card(spec, name, certificate, sha)}
-    write_checkpoint(model.path, _KIND, record, tensors, views, known.tokenizer)
+    write_checkpoint(model.path, _KIND, encode(record), tensors, views, known.tokenizer)
     return model
 
 
@@ -282,16 +320,16 @@ def load(path: str | Path) -> StockModel:
     2
     """
     folder = path_of(path)
-    record = store.read_folder(folder, VIEWS, _KIND).content
-    kind = KINDS.get(str(record.get("kind")))
-    if kind is None:
-        raise IntegrityError(f"{folder} holds a {record.get('kind')!r}, which is not known here")
+    content = store.read_folder(folder, VIEWS, _KIND).content
     try:
-        spec = kind.from_record(record["sizes"], record["parameters"])
-        known = architecture(record["architecture"])
+        record = decode(TargetRecord, content)
+        if record.kind not in KINDS:
+            raise IntegrityError(f"a {record.kind!r} is not known here")
+        spec = KINDS[record.kind].from_record(record.sizes, record.parameters)
+        known = architecture(record.architecture)
         spec.check_architecture(known.name)
         known.check_dtype(spec.torch_dtype)
-    except (KeyError, TypeError, ValueError, IceformError) as broken:
+    except (TypeError, ValueError, IceformError) as broken:
         raise IntegrityError(f"{folder} does not describe a target: {broken}") from None
     return StockModel(folder, known, spec)
 

@@ -150,7 +150,7 @@ class LayeredProgram(ProgramTarget):
     def _found(
         cls, program: Program, settings: Mapping[str, Any], dtype: str
     ) -> tuple[LayeredProgram, list[str]]:
-        """The same, and the names of its tables in the prompt's order."""
+        """The layers of a program, and the names of its tables in the order of the prompt."""
         lines, tables = _lines(program, settings)
         assembly = program.assembly
         held = {o.variable for o in assembly.outputs}.union(*(i.reads | {i.dst} for i in lines))
@@ -172,12 +172,12 @@ class LayeredProgram(ProgramTarget):
 
     @property
     def bits(self) -> int:
-        """Of a lane's code."""
+        """How many binary digits tell the lanes apart."""
         return max(1, self.lanes.bit_length())
 
     @cached_property
     def homes(self) -> dict[str, str]:
-        """Where every variable lives."""
+        """For every variable, whether lane 0 or the samples hold it."""
         return dict(self.variables)
 
     @property
@@ -368,7 +368,7 @@ class LayeredProgram(ProgramTarget):
 def _lines(
     program: Program, settings: Mapping[str, Any]
 ) -> tuple[tuple[LayeredInstruction, ...], list[str]]:
-    """What runs and matters, and the tables that it looks up in, in the prompt's order."""
+    """The instructions that an answer depends on, and the names of their tables in order."""
     fix = 'write mode="prompt" with cycles='
     run = trace(program, settings, fix)
     if not turns_alike(program):
@@ -408,7 +408,7 @@ def _asks(i: Instruction) -> bool:
 
 
 def _signs(line: LayeredInstruction) -> dict[tuple[str, str], tuple[float, float]]:
-    """By how much every read enters a + b and a - b."""
+    """For every read, its coefficients in a + b and in a - b."""
     out: dict[tuple[str, str], tuple[float, float]] = {}
     for reads, sign in ((line.a, 1.0), (line.b, -1.0)):
         for read in reads:

@@ -50,7 +50,6 @@ from iceform.paper.schedules import chebyshev_steps
 from iceform.targets.decimal_reference import linear_descent
 from iceform.targets.domain import DataDomain, check_data
 from iceform.targets.linear_error_bound import (
-    OFF,
     DescentNetwork,
     LinearErrorBound,
     RotatedErrorBound,
@@ -59,7 +58,7 @@ from iceform.targets.linear_error_bound import (
 from iceform.targets.linear_head_pairs import LinearHeadPairs
 from iceform.targets.pieces import MASK, ONE, added, pair_heads, routed
 from iceform.targets.recurrence import Recurrence
-from iceform.targets.rounding import EPSILON, KernelRounding
+from iceform.targets.rounding import EPSILON, OFF, KernelRounding
 from iceform.targets.target import FeatureTarget
 from iceform.validation import check_positive, check_size
 
@@ -296,12 +295,13 @@ class LinearDescent(FeatureTarget):
 
     def example_domain(self) -> DataDomain:
         """Data up to 1, or so much smaller that residuals stay within the reach."""
-        for halvings in range(tuning.EXAMPLE_HALVINGS):
-            found = DataDomain.box(self.dim, min(32, self.positions - 2), 0.5**halvings)
-            largest = max(self.recurrence(found).coefficients) * found.rms
-            if found.rows * largest + found.label <= self.reach:
-                break
-        return found
+        samples, bound = min(tuning.CHECKPOINT_SAMPLES, self.positions - 2), 1.0
+        while True:
+            domain = DataDomain.box(self.dim, samples, bound)
+            largest = max(self.recurrence(domain).coefficients) * domain.rms
+            if not bound or domain.rows * largest + domain.label <= self.reach:
+                return domain
+            bound /= 2
 
 
 def _checked_padding(padding: object) -> int:

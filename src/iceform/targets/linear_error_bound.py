@@ -64,9 +64,8 @@ from iceform.heads import Design
 from iceform.targets.domain import DataDomain
 from iceform.targets.linear_head_pairs import LinearHeadPairs
 from iceform.targets.recurrence import Recurrence
-from iceform.targets.rounding import NORM, READ, SECOND_ORDER, KernelRounding, inflate
+from iceform.targets.rounding import NORM, OFF, READ, SECOND_ORDER, KernelRounding, inflate
 
-OFF = 1024.0  # |log odds| of a gate that is shut or open: e^-1024 underflows to 0
 # Of the labels' size: iterates may leave their exact bounds by this much. Labels below it are
 # certified as if they were this large.
 _SLACK = 2.0**-10
@@ -99,7 +98,7 @@ class DescentNetwork:
 
     @property
     def heads(self) -> int:
-        """Of the widest layer: what one feature may be added up from."""
+        """Heads of the widest layer, all of which may add to one feature."""
         return max(len(layer) for layer in self.design.layers)
 
 
@@ -236,7 +235,7 @@ class LinearErrorBound:
         return NORM * (width + 2) * self.a.u * 2 * held / width
 
     def derivation(self) -> tuple[DerivationStep, ...]:
-        """Where the numbers come from."""
+        """The steps that derive the bound."""
         p, domain = self.stream.pairs, self.domain
         largest = max(self.r.coefficients) * domain.rms
         reach = domain.rows * largest + domain.label

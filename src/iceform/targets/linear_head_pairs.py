@@ -125,7 +125,7 @@ class LinearHeadPairs:
     def tuned(
         cls, reach: float, most: int, dtype: torch.dtype, typical: float = tuning.PAIRS_NOISE
     ) -> LinearHeadPairs:
-        """The same, for noise of ``typical`` units beside an exponential's."""
+        """The best pairs where rounding is ``typical`` units beside those of an exponential."""
         a = KernelRounding(dtype)
         return cls.for_reach(reach, most, dtype, (a.exp + typical) * a.u)
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from iceform.heads import Head, Move, Row
 from iceform.heads.head import Pair
 from iceform.targets.linear_head_pairs import LinearHeadPairs
+from iceform.targets.rounding import OFF
 
-# Hides tokens: e^-4096 underflows, and it beats every logit of a table by far.
-MASK = 4096.0
+MASK = 4 * OFF  # hides tokens: it beats every logit of a table by far
 ROUTE = 4 * MASK  # of the null token for those that do not ask: beats mask and logits
 ONE = Row(constant=1.0)
 
@@ -32,7 +32,7 @@ def added(source: str, size: int, into: Mapping[str, float]) -> tuple[Move, ...]
 
 
 def taken_away(names: Iterable[str], size: int = 1) -> tuple[Move, ...]:
-    """What these blocks hold, taken away: a number minus itself is 0 exactly."""
+    """Moves that set blocks to 0: each number minus itself, which is exact."""
     return tuple(move for name in names for move in added(name, size, {name: -1.0}))
 
 

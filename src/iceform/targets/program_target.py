@@ -52,7 +52,7 @@ class ProgramTarget(Target):
 
     @property
     def largest(self) -> float:
-        """What a feature may hold: keys of tables are the largest, and make the logits."""
+        """A bound of every feature; the largest are the keys of tables."""
         return _KEYS * self.logits
 
     @property
@@ -72,7 +72,7 @@ class ProgramTarget(Target):
 
     @abstractmethod
     def decoded(self, features: Float[Tensor, "t f"], program: Program) -> dict[str, Tensor]:
-        """The same features, wherever the program has come to."""
+        """The same, without asking whether the program has come to its halt."""
 
     def readout(self, features: Ball, program: Program | None = None, **settings: Any) -> Ball:
         held = _given(program)
@@ -210,7 +210,7 @@ def _given(program: Program | None) -> Program:
 
 
 def turns_alike(program: Program) -> bool:
-    """Whether loops turn equally often for all data and all numbers of samples."""
+    """Whether no loop's number of turns depends on the data or on how many there are."""
     counts = [loop.count for loop in program.graph.block.loops()]
     return all(count is not None and count.op in ("constant", "parameter") for count in counts)
 

@@ -29,9 +29,10 @@ from torch import Tensor
 
 from iceform.errors import BoundError
 from iceform.targets.rounding import READ
+from iceform.validation import unit_roundoff
 
 SCORE = READ + 6  # units: read, three products, their sum; the head reads the mirrored stream
-_SINGLE = 2.0**-24 * (1 + 2.0**-10)  # the cast in generate()
+_SINGLE = unit_roundoff(torch.float32) * (1 + 2.0**-10)  # the cast in generate()
 _LEAST_STEP = 2.0**-12
 _LARGEST = 64.0
 

@@ -39,6 +39,7 @@ from dataclasses import dataclass
 import torch
 
 from iceform.arithmetic import exactly
+from iceform.arithmetic.units import EXP_UNDERFLOW, EXP_UNITS, next_power_of_two
 from iceform.errors import CapacityError, PrecisionError
 from iceform.validation import check_choice, dtype_name, unit_roundoff
 
@@ -47,8 +48,8 @@ _LARGEST_EPSILON = {torch.float64: 2.0**400, torch.float32: 2.0**126}
 NORM = 2  # units
 READ = NORM + 2  # units: norm, product, sum of the two mirrored features
 LARGEST = 2.0**-7  # relative errors that may meet
-SECOND_ORDER = 1 + 2.0**-5
-_EXP = 4.0  # units
+SECOND_ORDER = 1 + 4 * LARGEST
+OFF = float(next_power_of_two(int(EXP_UNDERFLOW)))  # logits below: e^-OFF is 0
 _EXP_FUSED_SINGLE = 40.0  # units: float32 in fused attention
 _DTYPES = (torch.float64, torch.float32)
 ATTENTION = ("any", "eager", "sdpa")
@@ -79,11 +80,11 @@ class KernelRounding:
     def exp(self) -> float:
         """Units by which an exponential may be off."""
         single = self.dtype == torch.float32 and self.attention != "eager"
-        return _EXP_FUSED_SINGLE if single else _EXP
+        return _EXP_FUSED_SINGLE if single else EXP_UNITS
 
     @property
     def name(self) -> str:
-        """As in config files."""
+        """Its name, such as "float32"."""
         return dtype_name(self.dtype)
 
     @property
@@ -93,7 +94,7 @@ class KernelRounding:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the rounding model takes for granted."""
+        """What a kernel must do for the certificate to hold for it."""
         return (
             f"exp is within {exactly(self.exp / 2)} ulp of exact ({self.backend})",
             f"matrix products round as {self.name}, in any order of summation (no TF32, no bf16)",

@@ -103,7 +103,7 @@ class StockProgram:
 
     @property
     def spec(self) -> Target:
-        """What the folder holds."""
+        """The target that the folder holds."""
         return self.model.spec
 
     @property
@@ -116,7 +116,7 @@ class StockProgram:
         return self.model.find(role)
 
     def parameters(self, **settings: Any) -> dict[str, Any]:
-        """What the target is given when the program has these settings."""
+        """The target's parameters for these settings of the program."""
         return {"program": self.program, **self.settings, **settings}
 
     def prompt(self, X: Tensor, y: Tensor | None = None, **settings: Any) -> Tensor:
@@ -163,7 +163,7 @@ class StockDescent(StockProgram):
     >>> program = ice.compile(slope, dim=1, samples=2, eps=1e-6)
     >>> model = program.to("gpt2", "slope")  # one step of descent from 0
     >>> type(model).__name__, model.find("penalty")
-    ('StockDescent', [(0, 12)])
+    ('StockDescent', [(0, 16)])
     """
 
     def __post_init__(self) -> None:
@@ -258,7 +258,7 @@ def write_program(
     beside: Iterable[Program] = (),
     **settings: Any,
 ) -> StockProgram:
-    """As :meth:`iceform.Program.to` says."""
+    """Write a program as a stock checkpoint; see :meth:`iceform.Program.to`."""
     others = list(beside)
     program.parameters(**settings)
     if dtype not in ("float64", "float32"):

@@ -110,7 +110,7 @@ class Target(ABC):
     def judge(
         self, value: Tensor, x: Tensor, y: Tensor, attention: str, **parameters: Any
     ) -> tuple[Certificate, float, Enclosure | None]:
-        """What was proven before the run, how far this answer is, and that enclosed, if it was."""
+        """Judge an answer: its certificate, its distance from exact, and its enclosure, if any."""
         settings = {k: v for k, v in parameters.items() if k in self.defaults}
         found = self.certificate(self.domain(x, y, **parameters), attention, **settings)
         return found, self.distance(value, x, y, **parameters), None
@@ -193,7 +193,7 @@ class Target(ABC):
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """As torch has it."""
+        """The dtype as torch's own object."""
         found = getattr(torch, self.dtype, None)
         if not isinstance(found, torch.dtype):
             raise DtypeError(f'dtype is "float64" or "float32", got {self.dtype!r}')
@@ -236,5 +236,10 @@ class FeatureTarget(Target):
 
     def distance(self, value: Tensor, x: Tensor, y: Tensor, **parameters: Any) -> float:
         exact = self.reference(x.to(self.torch_dtype), y.to(self.torch_dtype), **parameters)
-        off = float((value - exact).abs().max())
-        return off if math.isfinite(off) else math.inf
+        return largest(value - exact)
+
+
+def largest(off: Tensor) -> float:
+    """The largest absolute entry; infinite where one is NaN."""
+    most = float(off.abs().max())
+    return most if math.isfinite(most) else math.inf

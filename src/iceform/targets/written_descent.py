@@ -40,6 +40,7 @@ from iceform.targets.domain import DataDomain
 from iceform.targets.linear_error_bound import LinearErrorBound
 from iceform.targets.pieces import added
 from iceform.targets.rounding import EPSILON, SECOND_ORDER, KernelRounding
+from iceform.targets.target import largest
 from iceform.validation import check_size
 
 _WRONG = 16.0  # by which levels of a coordinate that does not come next are scored lower
@@ -168,7 +169,7 @@ class WrittenDescent(Decoder):
         return torch.stack(path)
 
     def ties(self, path: Float[Tensor, "t d"], x: Tensor, y: Tensor) -> Tensor:
-        """Where in a path the nearest level is not certain: (iterate, coordinate) pairs."""
+        """(iterate, coordinate) of the numbers in a path that are too near to a midpoint."""
         error = self.certificate(self.domain(x, y)).terms["arithmetic"]
         sure = self.levels.certain(self.exact_steps(path[:-1], x, y), error)
         return (~sure).nonzero() + torch.tensor([1, 0])
@@ -176,8 +177,7 @@ class WrittenDescent(Decoder):
     def distance(self, value: Tensor, x: Tensor, y: Tensor, **parameters: Any) -> float:
         """From every written number to the exact step from the numbers before it."""
         exact = self.exact_steps(value[:-1], x, y).clamp(-self.bound, self.bound)
-        off = float((value[1:] - exact).abs().max())
-        return off if math.isfinite(off) else math.inf
+        return largest(value[1:] - exact)
 
     def layout(self) -> list[str]:
         return [

@@ -93,14 +93,11 @@ def _print_plan(step: GradientStep, needs: Sequence[Need], eps: float, fewest: i
         )
 
 
-_COLUMN = 26  # characters
-
-
 def _print_columns(heads: Sequence[str] | None, columns: Sequence[dict[str, str]]) -> None:
     """A line for every name of the first column's: the name, then what each column has for it."""
     rows = [[name, *(column.get(name, "-") for column in columns)] for name in columns[0]]
     for name, *figures in rows if heads is None else [heads, *rows]:
-        print(f"{name:<{_COLUMN}}", *(f"{figure:>{_COLUMN}}" for figure in figures))
+        print(f"{name:<26}", *(f"{figure:>26}" for figure in figures))
 
 
 def _heading(need: Need) -> str:
