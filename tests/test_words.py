@@ -94,7 +94,12 @@ def said_of(thing: object) -> str:
 
 
 def docstrings() -> Iterator[tuple[str, str]]:
-    """Of every public name of the library, and of what a public class offers."""
+    """Of every public name of the library, and of what a public class offers, without examples."""
+    for place, text in _documented():
+        yield place, re.sub(r"^ *(?:>>>|\.\.\.).*$", "", text, flags=re.MULTILINE)
+
+
+def _documented() -> Iterator[tuple[str, str]]:
     for module in ["iceform", *(f"iceform.{name}" for name in OPEN)]:
         loaded = importlib.import_module(module)
         for name in loaded.__all__:
