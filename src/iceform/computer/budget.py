@@ -54,6 +54,7 @@ from iceform.computer.piecewise_linear import STEEPEST
 from iceform.computer.ranges import ProgramDomain, Ranges
 from iceform.computer.rounding import argument_rounding, instruction_rounding, others_weigh
 from iceform.computer.virtual import (
+    Curve,
     JumpCurve,
     Read,
     Register,
@@ -104,7 +105,7 @@ class Budget:
 def budget(
     assembled: Assembled, samples: int, width: int, dtype: torch.dtype, backend: str
 ) -> dict[VirtualInstruction, Budget]:
-    """The own error of every instruction."""
+    """The own error of every instruction, on a computer of that width."""
     bounds: dict[str, float] = {}
     for register, name in assembled.registers.items():
         bounds[name] = max(bounds.get(name, 0.0), _size(register))
@@ -164,7 +165,7 @@ def _rounding(
         return _of_jump(table, bounds[i.dst], unit_roundoff(dtype), backend)
     found = instruction_rounding(
         assembled.assembly, i, bounds, samples=samples, width=width, dtype=dtype, backend=backend,
-        apart=apart,
+        apart=apart, used=assembled.assembly.width,
     )  # fmt: skip
     return (
         _by_interpolants(table, samples + width, dtype) if math.isnan(found.total) else found.total
@@ -202,8 +203,10 @@ _NOTHING = Budget(0.0, 0.0, 0.0)
 class _Errors:
     """The errors of registers, carried through the code instruction by instruction.
 
-    ``off`` is what each register is off by, ``rest`` the same for those components of a ``single``
-    register that should be 0, and ``sure`` how far from 0 a comparison's result is for certain.
+    ``off`` is what each register is off by. ``rest`` is the same for those components of a
+    ``single`` register that should be 0, and ``beyond`` for those that the computer has and a
+    vector does not: they should be 0 too, and are summed with the others. ``sure`` says how far
+    from 0 a comparison's result is for certain.
     ``plain`` counts errors in full, even where a range caps them, and ``linear`` leaves out every
     error but the states': with these two, :meth:`_added` takes a difference of two passes.
     """
@@ -218,6 +221,8 @@ class _Errors:
     off: dict[Register, float] = field(default_factory=dict)
     before: Register | None = None
     rest: dict[Register, float] = field(default_factory=dict)  # beyond the one component
+    beyond: dict[Register, float] = field(default_factory=dict)  # beyond a vector's components
+    summed: float = 1.0  # what rounding makes of errors that are summed, at most
     used: dict[VirtualLoop, dict[tuple[int, ...], ErrorGrowth]] = field(default_factory=dict)
     sure: dict[Register, float] = field(default_factory=dict)  # sizes that comparisons have
     undecided: dict[str, str] = field(default_factory=dict)  # what may go another way, and how
@@ -392,10 +397,13 @@ class _Errors:
         else:
             self.sure.pop(i.dst, None)
             error, rest = self._smooth(i, a, b, own.room)
+        outside = self._outside(i, a, b, own) if i.dst.clean else math.inf
         most = math.inf if self.plain else own.most
         off = self.off[i.dst] = min((error + own.total) * OUTWARD, most)
         if i.dst.single:  # where b is 0, errors of a move nothing
             self.rest[i.dst] = (rest + own.total) * OUTWARD_MANY
+        if i.dst.clean:
+            self.beyond[i.dst] = min((outside + own.total) * OUTWARD_MANY, off)
         self.before = i.dst
         line = f"line {i.place.line}" if i.place is not None else "a line of the compiler's"
         if i.dst is self.flag and not off < _SURE:
@@ -432,6 +440,47 @@ class _Errors:
         by_a, by_b = self.slopes[i]
         rest = _times(by_b, b) + _times(squares, b * b) + _times(product, a * b)
         return _times(by_a, a) + _times(squares, a * a) + rest, rest
+
+    def _outside(self, i: VirtualInstruction, a: float, b: float, own: Budget) -> float:
+        """What is left of errors beyond a vector's components, where the result should be 0."""
+        operands = list(zip((i.a, i.b), self.slopes.get(i, ()), (b, a), strict=False))
+        zero = [reads for reads, *_ in operands if all(r.clean for r in reads)]
+        jumps = isinstance(i.f, JumpCurve) or isinstance(i.g, JumpCurve)
+        if jumps or not zero or (len(zero) < 2 and not (i.a and i.b)):
+            return math.inf
+        beyond = [math.fsum(self._beyond(r) for r in reads) for reads, *_ in operands]
+        if len(zero) == 2:
+            return self._at_zero(i, beyond[0], beyond[1], own.room)
+        # 0 whatever the other operand is, as a product with a mask.
+        _, product = self.bends.get(i) or (0.0, 0.0)
+        return math.fsum(
+            _times(slope, off) + _times(_times(product, other), off)
+            for (reads, slope, other), off in zip(operands, beyond, strict=True)
+            if reads in zero
+        )
+
+    def _at_zero(self, i: VirtualInstruction, a: float, b: float, room: float) -> float:
+        """How far from 0 a result is whose operands should be 0, and are off by a and b."""
+        if not 0 < a + b < math.inf:
+            return 0.0 if a + b == 0 else math.inf
+        around = Range(-(a + b), a + b)
+        spans = [(c, r) for c, r in ((i.f, i.plus), (i.g, i.minus)) if c is not None]
+        if not all(Range(r.low - room, r.high + room).holds(around) for _, r in spans):
+            return math.inf
+        if not self.bends.get(i):
+            return math.fsum(steepest(c, around) for c, _ in spans) * (a + b)
+        squares, product = self.bends[i] or (0.0, 0.0)
+        f, g = (_straight(curve) for curve in (i.f, i.g))
+        first = above(abs(f - g)) * a + above(abs(f + g)) * b
+        return first + _times(squares, a * a + b * b) + _times(product, a * b)
+
+    def _beyond(self, read: Read) -> float:
+        """Of components beyond a clean vector; of those that loops carry, as of the others."""
+        register = read.register
+        if read.is_data:
+            return 0.0
+        off = self.off.get(register, 0.0)
+        return off if register.carried else min(self.beyond.get(register, off), off)
 
     def _steepest(self, i: VirtualInstruction, off: float, room: float) -> tuple[float, float]:
         """Slopes also where an argument leaves its range by what it is off, or by a bit more."""
@@ -470,8 +519,12 @@ class _Errors:
     def _read(self, read: Read) -> float:
         error = self.off.get(read.register, 0.0)
         if read.how == "rowsum":
-            rest = self.rest.get(read.register, error) if read.register.single else error
-            return error + _times(self.width - 1, min(rest, error))
+            if read.register.single:
+                rest = self.rest.get(read.register, error)
+                return error + _times((self.width - 1) * self.summed, min(rest, error))
+            components = read.register.width or self.width
+            others = (self.width - components) * self.summed
+            return components * error + _times(others, self._beyond(read))
         if read.how == "like" and self.before is not None:
             asks, size = self.off.get(self.before, 0.0), read.register.range.size
             moved = self.width * (self.before.range.size * error + size * asks + asks * error)
@@ -518,21 +571,32 @@ def _bends(i: VirtualInstruction) -> tuple[float, float] | None:
     return above(abs(p - q)), above(2 * abs(p + q))
 
 
+def _straight(curve: Curve | None) -> Fraction:
+    """The slope of a polynomial at 0."""
+    known = () if curve is None or isinstance(curve, JumpCurve) else polynomial(curve) or ()
+    return Fraction(known[1]) if len(known) > 1 else Fraction(0)
+
+
 def certify(
     fused: SelectedCode,
     assembled: Assembled,
     ranges: Ranges,
     turns: Mapping[VirtualLoop, tuple[int, int]],
     growths: Mapping[VirtualLoop, tuple[ErrorGrowth, ...]],
+    width: int,
     dtype: torch.dtype = torch.float64,
     backend: str = "literal",
 ) -> tuple[Certificate, dict[VirtualInstruction, Budget]]:
-    """The certificate over the domain, and every instruction's own error."""
-    width = assembled.assembly.width
+    """The certificate over the domain, and every instruction's own error.
+
+    A computer has ``width`` components, perhaps more than the program: those should be 0, and are
+    off by something too.
+    """
     own = budget(assembled, ranges.domain.samples, width, dtype, backend)
     written = _written(assembled, ranges.domain, dtype)
     held = largest_value(assembled.assembly)
     errors = _Errors(own, ranges.domain.samples, width, turns, growths, fused.flag, held, written)
+    errors.summed += gamma(width, unit_roundoff(dtype))
     errors.code(fused.code)
     terms = {name: errors.off.get(register, 0.0) for name, (register, _) in fused.outputs.items()}
     if errors.undecided:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from iceform import extensions, tuning
 from iceform.arithmetic import at_most
+from iceform.arithmetic.units import next_power_of_two
 from iceform.certificates import Certificate, in_form
 from iceform.computer.assemble import Assembled, assemble
 from iceform.computer.budget import Budget, certify
@@ -195,8 +196,16 @@ class Program:
     ) -> tuple[Certificate, dict[VirtualInstruction, Budget]]:
         """What is known before the fact at given parameters, and what every instruction adds.
 
+        That is on the computer that :meth:`Computer.for_programs` makes for this program alone.
         ``backend`` is that of a run; "auto" is "fused", which is what frozen weights run by.
         """
+        width = next_power_of_two(self.assembly.width)
+        return self.certified_on(width, dtype, backend, settings)
+
+    def certified_on(
+        self, width: int, dtype: torch.dtype, backend: str, settings: Mapping[str, Any]
+    ) -> tuple[Certificate, dict[VirtualInstruction, Budget]]:
+        """As :meth:`certify`, on a computer whose values have so many components."""
         backend = "fused" if backend == "auto" else backend
         given = self.parameters(**settings)
         self.domain.check_parameters(given)
@@ -212,7 +221,7 @@ class Program:
             if most is not None:
                 turns[loop] = (0, most)
         grown = {loop: tuple(growths(loop.source, values)) for loop in loops}
-        return certify(self.fused, self.assembled, self.ranges, turns, grown, dtype, backend)
+        return certify(self.fused, self.assembled, self.ranges, turns, grown, width, dtype, backend)
 
     @cached_property
     def _certified(self) -> tuple[Certificate, dict[VirtualInstruction, Budget]]:

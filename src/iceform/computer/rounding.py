@@ -254,6 +254,7 @@ def instruction_rounding(
     backend: str = "literal",
     apart: float = 0.0,
     table: TablePair | None = None,
+    used: int | None = None,
 ) -> InstructionRounding:
     """How far rounding carries one instruction, at most.
 
@@ -271,6 +272,8 @@ def instruction_rounding(
         By how much the largest logit of a read by likeness is above all others, if exact.
     table
         The instruction's table, where it is read on another range than its own.
+    used
+        Components of a vector of the program; beyond them there is next to nothing. None for m.
 
     Examples
     --------
@@ -289,8 +292,9 @@ def instruction_rounding(
     result = f.largest + g.largest
     stored = unit * (2 * result + bounds[instruction.dst]) * (1 + unit)
     read = argument_rounding(
-        assembly, instruction, bounds, samples=samples, width=width, unit=unit, apart=apart
-    )
+        assembly, instruction, bounds, samples=samples, width=width, unit=unit, apart=apart,
+        used=used,
+    )  # fmt: skip
     return InstructionRounding(
         argument=read + _stored_argument(table, unit),
         look_up=f.rounding + g.rounding + gamma(2, unit) * result,
@@ -301,11 +305,11 @@ def instruction_rounding(
 
 def argument_rounding(
     assembly: Assembly, instruction: Instruction, bounds: Mapping[str, float], *, samples: int,
-    width: int, unit: float, apart: float = 0.0,
+    width: int, unit: float, apart: float = 0.0, used: int | None = None,
 ) -> float:  # fmt: skip
     """Of a + b and of a - b, given what memory holds."""
     before = _result_before(assembly, instruction)
-    reads = _ReadErrors(bounds, before, samples, width, unit, apart)
+    reads = _ReadErrors(bounds, before, samples, width, unit, apart, used or width)
     return reads.argument(instruction.a, instruction.b)
 
 
@@ -327,7 +331,8 @@ class _ReadErrors:
     samples: int
     width: int
     unit: float
-    apart: float = 0.0
+    apart: float
+    used: int  # components that hold more than next to nothing
 
     def argument(self, a: Operand, b: Operand) -> float:
         """Of two operands: each read's own error, and of adding them up."""
@@ -337,12 +342,12 @@ class _ReadErrors:
 
     def _sizes(self, operand: Operand) -> Iterator[float]:
         for kind, name in operand.reads():
-            yield self.bounds[name] * (self.width if kind == "rowsum" else 1)
+            yield self.bounds[name] * (self.used if kind == "rowsum" else 1)
 
     def _error(self, kind: str, name: str) -> float:
         size, unit = self.bounds[name], self.unit
         if kind == "rowsum":
-            return gamma(self.width - 1, unit) * self.width * size
+            return gamma(self.width - 1, unit) * self.used * size
         if kind == "mean":
             return gamma(self.samples + 1, unit) * size
         if kind == "like":
@@ -350,7 +355,7 @@ class _ReadErrors:
         return 0.0
 
     def _likeness(self, size: float) -> float:
-        logit = self.width * self.before * size
+        logit = self.used * self.before * size
         off = gamma(self.width, self.unit) * logit + 2 * self.unit * logit + EXP_UNITS * self.unit
         sums = gamma(self.samples, self.unit) + gamma(self.samples + 1, self.unit) + 2 * self.unit
         moved = min(math.tanh(off), others_weigh(off, self.apart, self.samples))

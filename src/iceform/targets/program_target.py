@@ -147,7 +147,11 @@ class ProgramTarget(Target):
             parts[output.name] = value[start : start + count].view(shape).double()
             start += count
         found = enclosed(program, parts, x, y, parameters, self.torch_dtype, attention)
-        return promised(program, parameters, self.torch_dtype), found.error, found
+        return promised(program, self.known(program, parameters)), found.error, found
+
+    def known(self, program: Program, settings: Mapping[str, Any]) -> Certificate:
+        """What is known before the fact, on the frozen computer that is as wide as this one."""
+        return program.certify(self.torch_dtype, "literal", **settings)[0]
 
     def domain(self, x: Tensor, y: Tensor, **parameters: Any) -> DataDomain:
         raise ProgramError("a program's run is enclosed when it has run: use ice.check")
@@ -167,12 +171,11 @@ class ProgramTarget(Target):
         return _USAGE
 
 
-def promised(program: Program, settings: Mapping[str, Any], dtype: torch.dtype) -> Certificate:
+def promised(program: Program, known: Certificate) -> Certificate:
     """What the program promises before the fact: its certificate on the frozen computer.
 
     A bound that is larger than any answer can be promises nothing, and is given as infinite.
     """
-    known, _ = program.certify(dtype, "literal", **settings)
     largest = max(program.ranges[node].size for node in program.graph.outputs.values())
     domain = {**known.domain, "promised by": "the program, on the frozen computer"}
     if known.error < largest:

@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from iceform.certificates import Certificate
 from iceform.computer.compile import Program
 from iceform.computer.computer import Computer
 from iceform.computer.prompt import ProgramPrompt
@@ -92,6 +93,10 @@ class StockComputer(ProgramTarget):
         """The computer that is written."""
         sizes = {k: v for k, v in self.sizes().items() if k not in ("cycles", "dtype")}
         return Computer(**sizes, dtype=self.torch_dtype)
+
+    def known(self, program: Program, settings: Mapping[str, Any]) -> Certificate:
+        width = self.computer.sizes.width
+        return program.certified_on(width, self.torch_dtype, "literal", settings)[0]
 
     @property
     def positions(self) -> int:  # type: ignore[override]
