@@ -87,16 +87,22 @@ def prose() -> Iterator[tuple[str, str]]:
         yield path.relative_to(ROOT).as_posix(), text
 
 
+def said_of(thing: object) -> str:
+    """A docstring without its code."""
+    text = re.sub(r"^\s*(>>>|\.\.\.).*$", "", inspect.getdoc(thing) or "", flags=re.MULTILINE)
+    return re.sub(r"``[^`]+``|`[^`\n]+`", "", text)
+
+
 def docstrings() -> Iterator[tuple[str, str]]:
     """Of every public name of the library, and of what a public class offers."""
     for module in ["iceform", *(f"iceform.{name}" for name in OPEN)]:
         loaded = importlib.import_module(module)
         for name in loaded.__all__:
             thing = getattr(loaded, name)
-            yield f"{module}.{name}", inspect.getdoc(thing) or ""
+            yield f"{module}.{name}", said_of(thing)
             for own, part in vars(thing).items() if inspect.isclass(thing) else ():
                 if not own.startswith("_"):
-                    yield f"{module}.{name}.{own}", inspect.getdoc(part) or ""
+                    yield f"{module}.{name}.{own}", said_of(part)
 
 
 OPEN = ("heads", "paper", "tables", "expressions", "targets", "networks", "export", "bench", "lab")

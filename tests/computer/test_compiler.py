@@ -286,13 +286,13 @@ def _bisected():
         root, change, turns = ice.constant(1.5), ice.constant(1.0), ice.constant(0.0)
         while ice.while_(abs(change) > 0.001):
             new = 0.5 * (root + square * ice.reciprocal(root, 0.5, 2.0))
-            change = new - root
+            change = ice.bounded(new - root, 1.0)
             root = ice.bounded(new, 0.5, 2.0)
             turns = turns + 1
         return {"root": root, "turns": turns}
 
     if "bisected" not in _KEPT:
-        _KEPT["bisected"] = compile(algorithm(written), 1, 6, bounds={"change": 1.0})
+        _KEPT["bisected"] = compile(algorithm(written), 1, 6)
     return _KEPT["bisected"]
 
 

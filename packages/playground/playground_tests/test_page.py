@@ -27,6 +27,7 @@ pytestmark = [
 ]
 F64 = torch.float64
 FIRST_VIEW = 5_000_000  # bytes, the most
+WAVE = "#preset=wave"  # outside of the lesson, where the board comes first
 ABOUT_THE_BOARD = (6, 7, 8)  # steps of the lesson; the others are about what their panel shows
 
 
@@ -192,7 +193,7 @@ def test_it_opens_small(context: BrowserContext, address: str) -> None:
 
 def test_what_is_set_is_in_view(context: BrowserContext, address: str) -> None:
     """Outside of the lesson."""
-    visit = Visit(context, address, "#preset=wave")
+    visit = Visit(context, address, WAVE)
     visit.drawn("passes")
     assert visit.points == 80
     assert visit.curve
@@ -222,7 +223,7 @@ def test_all_algorithms_on_the_same_weights(context: BrowserContext, address: st
 
 
 def test_drawing_moving_and_erasing(context: BrowserContext, address: str) -> None:
-    visit = Visit(context, address)
+    visit = Visit(context, address, WAVE)
     page = visit.page
     visit.after_run(lambda: page.locator("#preset").select_option("blobs"))
     page.get_by_role("button", name="Clear").click()
@@ -260,7 +261,7 @@ def test_drawing_moving_and_erasing(context: BrowserContext, address: str) -> No
 
 
 def test_by_keyboard_alone(context: BrowserContext, address: str) -> None:
-    visit = Visit(context, address)
+    visit = Visit(context, address, WAVE)
     page = visit.page
     page.keyboard.press("Tab")  # the link past the header
     page.keyboard.press("Enter")
@@ -285,7 +286,7 @@ def test_a_step_that_is_too_long_is_explained(context: BrowserContext, address: 
 
 
 def test_the_link_restores_everything(context: BrowserContext, address: str) -> None:
-    visit = Visit(context, address)
+    visit = Visit(context, address, WAVE)
     page = visit.page
     visit.after_run(lambda: page.locator("#algorithm").select_option("quantile"))
     visit.after_run(lambda: page.locator("#set-quantile").select_option("0.9"))
@@ -313,7 +314,7 @@ def test_a_link_that_makes_no_sense_is_not_followed(context: BrowserContext, add
 
 
 def test_points_from_a_file(context: BrowserContext, address: str, tmp_path: Path) -> None:
-    visit = Visit(context, address)
+    visit = Visit(context, address, WAVE)
     page = visit.page
     page.get_by_role("button", name="Load…").click()
     page.locator("#loader-text").fill("1, 2\nthree, 4")
@@ -342,14 +343,14 @@ def test_steps_are_played(context: BrowserContext, address: str) -> None:
 def test_nothing_is_fetched_from_elsewhere(context: BrowserContext, address: str) -> None:
     asked: list[str] = []
     context.on("request", lambda request: asked.append(request.url))
-    visit = Visit(context, address)
+    visit = Visit(context, address, WAVE)
     visit.tab("rate")
     assert asked
     assert all(url.startswith(address) for url in asked), asked
 
 
 def test_a_loss_of_ones_own(context: BrowserContext, address: str) -> None:
-    visit = Visit(context, address)
+    visit = Visit(context, address, WAVE)
     page = visit.page
     visit.after_run(lambda: page.locator("#algorithm").select_option("custom"))
     formula = page.locator("#set-formula")

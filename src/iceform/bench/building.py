@@ -40,10 +40,10 @@ BINS = 16
 SPLITS = ("train", "validation", "test")
 _TRIES = 400  # draws before a counterfactual is said to change nothing
 _FLOOR = 1e-6  # a share of the answer's change that float32 still shows
-_TRAINED_FLOOR = 1e-2  # in a network whose every edge does a little
 NOISE = 1e-3  # of annealing, where heads do not cancel
+_TRAINED_FLOOR = 10 * NOISE  # in a network whose every edge does a little
 _CLOSENESS = 128  # prompts
-_ANNEALING = 512  # prompts
+_ANNEALING = 4 * _CLOSENESS  # prompts, as pairs of "train" are four times those that are scored
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,8 @@ def edge_scores(submission: Any, names: tuple[str, ...], pairs: int) -> Tensor:
         If an edge is unknown, or a score is no number.
     """
     if isinstance(submission, str | Path):
+        if not Path(submission).is_file():
+            raise ProgramError(f"there is no file {submission}; a circuit file is JSON of MIB's")
         submission = parse_json(Path(submission).read_bytes(), submission)
     if isinstance(submission, Mapping):
         return _named(submission, names)

@@ -25,6 +25,7 @@ from iceform.errors import ProgramError, ShapeError
 _DAS_STEPS = 120
 _DAS_RATE = 0.05
 _SAME = 1e-9  # numbers of two variables that are one
+_SINGULAR = 1e-12  # what a column that depends on others leaves of the largest
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +149,7 @@ def subspace_of(submission: Any, site: Site) -> Float[Tensor, "d k"]:
         raise ProgramError(f"the subspace for {site.variable} holds numbers that are not finite")
     basis: Tensor
     basis, upper = torch.linalg.qr(found)
-    if float(upper.diagonal().abs().min()) < 1e-12 * float(upper.abs().max()):
+    if float(upper.diagonal().abs().min()) < _SINGULAR * float(upper.abs().max()):
         raise ProgramError(f"the columns of the subspace for {site.variable} are not independent")
     return basis
 
@@ -203,7 +204,7 @@ def linear_probe(case: Case, site: Site) -> Tensor:
     """A ridge regression of the variable's values on the states."""
     states = Interchange(case, site, "train").states
     states, values = (x - x.mean(0) for x in (states, states @ site.subspace))
-    small = 1e-6 * float(states.square().sum() / len(states)) + 1e-12
+    small = 1e-6 * float(states.square().sum() / len(states)) + _SINGULAR
     gram = states.T @ states + small * torch.eye(states.shape[1], dtype=torch.float64)
     found: Tensor = torch.linalg.solve(gram, states.T @ values)
     return found

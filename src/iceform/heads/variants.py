@@ -243,7 +243,7 @@ class HopfieldLayer(nn.Module):
 
     Examples
     --------
-    Of two stored patterns the state (0.9, 0) is nearer to the first, which comes back:
+    Of two stored patterns the state ``(0.9, 0)`` is nearer to the first, which comes back:
 
     >>> eye = torch.eye(2)
     >>> layer = HopfieldLayer(eye, eye, eye, 200.0, patterns=eye)

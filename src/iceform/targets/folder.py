@@ -138,7 +138,7 @@ class StockModel:
 
     @property
     def ground_truth(self) -> list[list[dict[str, Any]]]:
-        """What every head is for, layer by layer: the ``ground_truth`` of ``iceform.json``.
+        """What every head is for, by layers, as ``iceform.json`` has it under ``ground_truth``.
 
         A head's dictionary has its ``role``, the features that it ``reads`` at the tokens it looks
         at and ``writes`` at its own, and those that its ``queries`` and ``keys`` are made of. A

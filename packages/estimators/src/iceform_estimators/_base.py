@@ -34,7 +34,7 @@ from sklearn.utils.validation import (
 from torch import Tensor
 
 from iceform.certificates import Attestation, Certificate, Ledger, Result
-from iceform.errors import BoundError, ParameterError
+from iceform.errors import BoundError, DeviceError, ParameterError
 from iceform.validation import guard, plain_array, plain_tensor
 from iceform_estimators._refusals import OF_ESTIMATORS, constraints, refuse
 from iceform_estimators.algorithms import EstimationAlgorithm, LinearClassifier, LinearModel
@@ -62,7 +62,7 @@ def as_tensor(values: Any, device: str | torch.device | None = None) -> Tensor:
 
 
 def on_host(values: Any, name: str = "X") -> Any:
-    """What is validated: tensors, wherever they lie and whatever they hold, as arrays.
+    """Tensors of any device and dtype as NumPy arrays, for scikit-learn's validation.
 
     Formats that NumPy lacks (bfloat16, float8) become float32, which holds all their numbers.
     """
@@ -176,6 +176,11 @@ class InContextEstimator(Declared):
 
     device: str | None = None
     backend: str = "auto"
+
+    def _validate_params(self) -> None:
+        super()._validate_params()
+        if self.device is not None:
+            check_device(self.device)
 
     def as_algorithm(self, column: int = 0) -> EstimationAlgorithm:
         """The algorithm with this estimator's parameters; of an array, that of one column."""
@@ -291,7 +296,7 @@ class InContextEstimator(Declared):
         return self._arrays(X, numbers, weights)
 
     def _check_columns(self, X: Any, *, reset: bool) -> None:
-        """What ``validate_data`` says of columns, for Dask collections."""
+        """Check the columns of a Dask collection, with the messages of ``validate_data``."""
         if len(X.shape) != 2:
             raise ValueError(f"Expected 2D input, got {len(X.shape)} dimension(s) instead.")
         # The empty frame or array that stands for a collection has its column names.
@@ -321,7 +326,7 @@ class InContextEstimator(Declared):
         return as_tensor(X, self._device)
 
     def _begun(self, model: Any, row: int | None) -> Any:
-        """The same model, begun where the last fit ended if that is asked for and fits.
+        """The model, started from the last fit's coefficients if ``warm_start`` asks and they fit.
 
         Of its coefficients a row or, where classes are fitted at once, all.
         """
@@ -356,7 +361,7 @@ class InContextEstimator(Declared):
     def _keep(
         self, machine: Machine, *found: Result, sources: Sequence[Source] = (), each: str = "column"
     ) -> None:
-        """What every fit leaves behind; of several fits, what holds for each of them."""
+        """Store the attributes that every fit has; of several fits, what holds for all of them."""
         self.machine_, self.attestation_ = machine, attested(found)
         self.certificate_ = of_all(found, sources, each)
         self.ledger_ = Ledger()
@@ -646,6 +651,18 @@ class Chances(Separator):
         total = chances.sum(1, keepdims=True)
         even = np.full_like(chances, 1 / chances.shape[1])
         return np.divide(chances, total, out=even, where=total > 0).astype(kind_of(X))
+
+
+def check_device(name: Any) -> None:
+    """Refuse a device that holds no numbers here."""
+    try:
+        device = torch.device(name)
+        torch.zeros(1, dtype=torch.float64, device=device)
+    except (RuntimeError, AssertionError, TypeError) as refused:
+        reason = " ".join(str(refused).split("\n")[0].split())
+        raise DeviceError(f"device {name!r} cannot be used: {reason}; use cpu") from None
+    if device.type == "meta":
+        raise DeviceError("the meta device holds no numbers; use cpu")
 
 
 def _check_exact(what: str, values: Any) -> None:

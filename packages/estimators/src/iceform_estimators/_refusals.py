@@ -110,7 +110,7 @@ def _parameters(path: str) -> Mapping[str, inspect.Parameter]:
 
 
 def peer_parameters(kind: type[EstimationAlgorithm]) -> Mapping[str, inspect.Parameter]:
-    """What the peer's class takes; nothing where there is no such class."""
+    """Parameters of the peer's class; none where there is no such class."""
     return _parameters(kind.peer.path) if kind.peer is not None else {}
 
 
@@ -128,8 +128,9 @@ def refuse(kind: type[EstimationAlgorithm], name: str, value: Any) -> None:
     if name == "multi_class" and kind.family == "separator":
         return _refuse_classes(kind, value)
     if theirs is None:
+        beside = "" if kind.peer is None else f", nor has {kind.peer.path}"
         raise ParameterError(
-            f"{kind.estimator} has no parameter {name!r}, nor has what it stands beside; it has "
+            f"{kind.estimator} has no parameter {name!r}{beside}; it has "
             f"{', '.join(o.estimator for o in kind.options().values())}"
         )
     reason = REASONS.get(name, Reason("it has no counterpart here"))
@@ -197,13 +198,13 @@ def _same(value: Any, other: Any) -> bool:
 
 
 def _is_known(kind: type[EstimationAlgorithm], name: str, value: Any) -> bool:
-    """Whether the peer takes it, and it is no array."""
+    """Whether the peer accepts this value; arrays never count."""
     takes = (make_constraint(one) for one in peer_constraints(kind)[name])
     return not isinstance(value, np.ndarray) and any(one.is_satisfied_by(value) for one in takes)
 
 
 def _refuse_classes(kind: type[EstimationAlgorithm], value: Any) -> None:
-    """How several classes are fitted is the algorithm's."""
+    """Refuse a ``multi_class`` other than the way in which the algorithm fits several classes."""
     at_once = hasattr(kind, "classes")
     if value not in ("auto", "multinomial" if at_once else "ovr"):
         how = "all at once" if at_once else "one against the rest"

@@ -61,7 +61,7 @@ def _power(value: float) -> Markup:
 
 
 def _bound(value: float) -> Markup:
-    """The same rounded up, for what is proven to be at most this."""
+    """As :func:`_power`, rounded up, for proven bounds."""
     return _raised(at_most(value, ".1e"))
 
 

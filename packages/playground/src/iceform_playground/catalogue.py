@@ -115,7 +115,7 @@ def _start_of(one: Option) -> float:
 
 
 def _own() -> list[CatalogueEntry]:
-    """What only the board has: losses with rounded corners, a typed one, a vote by kernel."""
+    """Entries of the board alone: losses with rounded corners, a typed loss, a vote by kernel."""
     absolute = loss_named("absolute", width=ROUNDED)
     hinge = loss_named("hinge", width=ROUNDED)
     gamma = KernelRegression.options()["gamma"]
@@ -188,5 +188,5 @@ def _slider(one: Option) -> dict[str, Any]:
 
 @cache
 def _typed(text: str) -> Loss:
-    """The same object for the same text, so that tables are remembered."""
+    """One loss object for each text, so that its tables are computed once."""
     return Formula.parse(text).loss()

@@ -66,7 +66,7 @@ def _graph(network: FrozenNetwork, weights: WeightsFile) -> bytes:
 
 
 def _steps() -> list[tuple[str, list[str], str, dict[str, Any]]]:
-    """Of the graph: operation, inputs, output, attributes."""
+    """Steps of the graph: operation, inputs, output, attributes."""
     turned = {"perm": [1, 0]}
     return [
         ("Transpose", [_EMBED + "features"], "A", turned),

@@ -20,7 +20,7 @@ def exported(
     module: nn.Module, example: tuple[Tensor, ...], weights: WeightsFile, given: list[str],
     returned: list[str], dynamic_shapes: Any = None, unread: tuple[str, ...] = (),
 ) -> bytes:  # fmt: skip
-    """What ``torch.onnx`` makes of it; weights of ``module.network`` are those of the file.
+    """Export a module by ``torch.onnx``; weights of ``module.network`` are those of the file.
 
     ``unread`` names weights of the file that the graph has no use for.
     """

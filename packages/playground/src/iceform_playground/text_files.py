@@ -64,7 +64,7 @@ def text_files() -> dict[str, bytes]:
 
 
 def _digested(computer: TextComputer) -> Any:
-    """What the digest of a folder's weights is of."""
+    """Pieces that a digest of the weights is taken of: names, shapes and bytes."""
     for name, tensor in sorted(computer.tensors().items()):
         yield f"{name} {tensor.dtype} {tuple(tensor.shape)}\n"
         yield name, tensor.contiguous().numpy().tobytes()

@@ -68,7 +68,7 @@ class AttackRow:
 
     @classmethod
     def of(cls, rows: Sequence[AttackRow]) -> AttackRow:
-        """Of one kernel and dtype, summed up."""
+        """Sum up rows of one kernel and dtype."""
         ran = [row for row in rows if row.cases]
         top = worst(ran or rows)
         most = max((row.largest_error for row in ran), default=math.inf)

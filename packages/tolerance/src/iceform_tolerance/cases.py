@@ -50,7 +50,7 @@ class Shape:
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """What a kernel is called with."""
+    """Arguments of an attention kernel."""
 
     q: Tensor
     k: Tensor
@@ -60,7 +60,7 @@ class Inputs:
     scale: float | None = None
 
     def problem(self) -> Problem:
-        """The same, checked."""
+        """The arguments as a checked problem."""
         return problem_of(
             self.q, self.k, self.v, scale=self.scale, mask=self.mask, causal=self.causal
         )

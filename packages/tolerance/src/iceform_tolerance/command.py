@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(asked: argparse.Namespace) -> bool:
-    """Whether a bound was broken."""
+    """Run the command; return whether a bound was broken."""
     kernel, place = backend_named(asked.against), _device(asked.device)
     dtypes = [_dtype(name) for name in asked.dtype or ["bf16"]]
     if asked.attack is not None:

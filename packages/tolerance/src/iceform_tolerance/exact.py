@@ -62,7 +62,7 @@ def plain(problem: Problem) -> Reference:
 
 @torch.no_grad()
 def plain_value(problem: Problem) -> Tensor:
-    """The same without its bound."""
+    """The exact value without its error bound."""
     out = problem.output()
     k, v = problem.k.double(), problem.v.double()
     for chunk in problem.chunks():

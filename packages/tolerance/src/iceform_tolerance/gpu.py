@@ -31,7 +31,7 @@ _SHARP = 0.05  # the largest logarithm of the factor that counts as sharp
 
 
 def supports(problem: Problem, kind: KernelKind) -> bool:
-    """Whether the kernels take it; they find by themselves whether its entries are finite."""
+    """Whether the kernels support this problem; they test finiteness themselves."""
     if problem.q.dtype != kind.dtype or kind.dtype not in _HALVES or problem.mask is not None:
         return False
     if not _on_device(problem.q):
@@ -87,7 +87,7 @@ def walks_kind(kind: KernelKind) -> KernelKind:
 def tables(
     kind: KernelKind, scale: float, dim: int, keys: int, causal: bool, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """What kinds come to, for the last kernel: numbers, and numbers by how many keys a row sees."""
+    """Constants of the kinds for the last kernel: plain ones, and ones by the count of keys."""
     from iceform_tolerance.sums import FIXED, STEPS
 
     own = walks_kind(kind)

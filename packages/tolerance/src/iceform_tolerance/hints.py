@@ -39,7 +39,7 @@ class _Case:
 
     @cached_property
     def exact(self) -> Tensor:
-        """What was expected."""
+        """The exact attention that was expected."""
         return plain_value(self.problem)
 
     def distance(self, value: Tensor) -> Tensor:

@@ -120,7 +120,7 @@ class Problem:
         return slice(0, min(self.keys, max(1, rows.stop + self.diagonal)))
 
     def logits(self, chunk: Chunk, k: Tensor, room: Tensor | None = None) -> Tensor:
-        """Those of a chunk in float64, by all keys in float64; -inf where a key is hidden."""
+        """Logits of a chunk of queries in float64; -inf where a key is hidden."""
         q, k = chunk.of(self.q).double() * self.scale, chunk.seen(k).mT
         shape = (*q.shape[:-1], k.shape[-1])
         out = None if room is None else room[: math.prod(shape)].view(shape)
@@ -142,7 +142,7 @@ class Problem:
         return seen
 
     def bias(self, chunk: Chunk) -> Float[Tensor, "heads rows keys"] | None:
-        """What is added to logits, zero where a key is hidden; None if nothing is."""
+        """The mask that is added to logits, 0 where a key is hidden; None without one."""
         if not self.additive:
             return None
         mask = self._of_mask(chunk).double()
@@ -271,7 +271,7 @@ def _check_heads(q: Tensor, k: Tensor, v: Tensor) -> tuple[tuple[int, ...], int]
 
 
 def scale_of(scale: float | None, dim: int) -> float:
-    """Of the logits: 1/sqrt(dim) where none is given."""
+    """The logits' scale: 1/sqrt(dim) where none is given."""
     if scale is None:
         return 1 / math.sqrt(dim)
     if isinstance(scale, bool) or not isinstance(scale, int | float) or not math.isfinite(scale):

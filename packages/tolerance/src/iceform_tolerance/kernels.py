@@ -151,7 +151,7 @@ class _RecipeRun:
 
 
 def simulate(problem: Problem, kind: KernelKind, recipe: Recipe) -> Tensor:
-    """What that kernel returns, as float64."""
+    """The output of a simulated kernel, as float64."""
     machine = _machine(problem, kind, recipe)
     q = problem.q.flatten(1, 2)
     logits = _logits(machine, problem, machine.read(q), machine.read(problem.k))
@@ -222,7 +222,7 @@ def _weights(machine: _RecipeRun, logits: Tensor, reference: Tensor, ulps: float
 
 
 def _factor(machine: _RecipeRun, old: Tensor, new: Tensor) -> Tensor:
-    """What running sums are multiplied by: the exponential of a difference of references."""
+    """The factor of running sums when the reference moves: an exponential."""
     fl, ulps = machine.rounder(machine.recipe.logits), machine.kind.rescale_ulps
     argument = fl(old - new)
     if machine.factor is not None:

@@ -1,4 +1,4 @@
-r"""The same for one linear map, RMSNorm, LayerNorm and a sum; and attention from norms alone.
+r"""Tolerances of a linear map, RMSNorm, LayerNorm, a sum, and attention from norms alone.
 
 u_out, λ_out are those of ``output`` (rounded to nearest), γ_k = e^{kl} - 1 with l the faithful step
 of ``accumulate``, U its unit, λ its underflow, s(n) = :func:`iceform.arithmetic.sum_steps`. Numbers
@@ -294,7 +294,7 @@ def layer_norm(
 
 @dataclass(frozen=True, eq=False)
 class _Exact:
-    """Of rows x (*batch, n): |x - μ| and r = sqrt(mean((x - μ)^2) + ε), enclosed."""
+    """Enclosures of |x - μ| and r = sqrt(mean((x - μ)^2) + ε), for rows x (*batch, n)."""
 
     away: Tensor  # |x - μ|, at most
     own: Tensor  # how far the computed x - μ may be from it
@@ -325,7 +325,7 @@ class _Exact:
 
 @dataclass(frozen=True, eq=False)
 class _Spread:
-    """What a kernel makes of x - μ and of r^2, at most and at least."""
+    """Bounds of x - μ and r^2 as a kernel computes them."""
 
     off: Tensor  # how far its x - μ may be from the exact one
     least: Tensor  # r^2; 0 where it may have underflowed
@@ -380,7 +380,7 @@ def _norm(
     centred: bool,
     moments: bool = False,
 ) -> Tensor:
-    """Of a norm that subtracts the mean or not, and whose variance may be one of moments."""
+    """Error bound of RMSNorm (not ``centred``) or LayerNorm, by either formula of the variance."""
     eps, root_ulps = check_positive("eps", eps), check_positive("root_ulps", root_ulps)
     given = _Read.of(x, "x", kind)
     gain, shift = (
@@ -417,12 +417,12 @@ def _norm(
 
 
 def _rounding(kind: KernelKind) -> float:
-    """Of x/r to dtype before the weight; covers kernels without it."""
+    """Rounding of x/r to ``dtype`` before the weight; covers kernels that do not round there."""
     return kind.low.u if kind.low.u > kind.wide.u else 0.0
 
 
 def _rounding_underflow(kind: KernelKind) -> float:
-    """What that rounding, and reading what it gave, may lose of a small number."""
+    """Absolute loss of small numbers by that rounding and by reading its result."""
     if not _rounding(kind):
         return 0.0
     return kind.low.rounded_underflow + (kind.low.normal if kind.low.flushes else 0.0)

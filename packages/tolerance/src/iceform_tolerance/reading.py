@@ -1,4 +1,4 @@
-"""What the theorem needs of given inputs, however its sums were found."""
+"""Statistics of the inputs that the theorem needs."""
 
 from __future__ import annotations
 
@@ -105,14 +105,14 @@ def _held(dtype: torch.dtype) -> torch.dtype:
 
 
 def norm(x: Tensor) -> Tensor:
-    """Of rows, in float64."""
+    """Euclidean norms of rows, in float64."""
     size: Tensor = torch.linalg.vector_norm(x, dim=-1, dtype=torch.float64)
     return size
 
 
 @dataclass(frozen=True, eq=False)
 class QueryStatistics:
-    """What the theorem needs of a chunk's queries."""
+    """Statistics of a chunk's queries that the theorem needs."""
 
     norms: Norms
     sums: Sums

@@ -47,7 +47,7 @@ def _ceil_div(a: int, b: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Shared:
-    """What all queries of a head share."""
+    """Statistics that all queries of a head share."""
 
     columns: Tensor  # (heads, keys, 4 values): v, |v|, |v - c̄| and ‖k‖|v - c̄| over the longest k
     weights: Tensor  # (heads, keys), float32: ‖k‖ over the longest
@@ -153,7 +153,7 @@ def _columns_kernel(  # type: ignore[no-untyped-def]
 
 
 def read(k: Tensor, v: Tensor, *, seen: int) -> Shared:
-    """Of k (heads, keys, dim) and v (heads, keys, values), of one half-precision dtype.
+    """Statistics of k (heads, keys, dim) and v (heads, keys, values) in half precision.
 
     Keys from ``seen`` on count as zero: no query sees them.
     """

@@ -136,7 +136,7 @@ def all_keys(keys: int) -> Tensor:
 
 
 def reached(norms: Norms, largest: Tensor) -> tuple[Tensor, Tensor]:
-    """What unscaled and scaled logits, and unnormalised sums of values, may come to."""
+    """Bounds of unscaled and scaled logits, and of unnormalised sums of values."""
     logit = _sum(norms.q * norms.k * max(1.0, norms.scale), (1.0, norms.bias)).amax()
     return logit, norms.present.amax() * largest.amax()
 
@@ -154,7 +154,7 @@ def check_range(kind: KernelKind, logit: float, value: float) -> None:
 
 
 def own_error(norms: Norms) -> Tensor:
-    """What float64 may be off by here, in the logarithm of any sum of non-negative terms."""
+    """Error bound of float64 here, in the logarithm of any sum of non-negative terms."""
     longest = _sum(norms.k, (1.0, norms.k_moved))
     logit = _sum(norms.scale * norms.q_exact * longest, (1.0, norms.bias)) + norms.top
     per, constant = own_error_steps(norms.dim, norms.keys)
@@ -162,13 +162,13 @@ def own_error(norms: Norms) -> Tensor:
 
 
 def own_error_steps(dim: int, keys: int) -> tuple[float, float]:
-    """Of :func:`own_error`: what a logit is multiplied by, and what is added."""
+    """The two parts of :func:`own_error`: factor of a logit, and what is added."""
     return 8 * UNIT * (dim + 16), 8 * UNIT * (keys + dim + 32)
 
 
 @dataclass(frozen=True, eq=False)
 class _Steps:
-    """What rounding does to a row's weights and sums, whatever the values."""
+    """Rounding of a row's weights and sums, whatever the values."""
 
     per_k: Tensor  # τ_j = per_k ‖k̂_j‖ + per_moved ‖k_j - k̂_j‖ + per_bias |b_j| + t
     per_moved: Tensor

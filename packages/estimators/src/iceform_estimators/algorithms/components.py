@@ -112,7 +112,9 @@ class PCA(EstimationAlgorithm):
         most = min(rows, dim)
         k = most if self.n_components is None else self.n_components
         if k > most:
-            raise ProgramError(f"n_components = {k} exceeds min(samples, features) = {most}")
+            raise ProgramError(
+                f"n_components = {k} exceeds min(samples, features) = {most}; ask for fewer"
+            )
         return k
 
     def opening(self, machine: MachineRun, source: Source) -> LookUps:
@@ -161,7 +163,7 @@ class PCA(EstimationAlgorithm):
 
 
 def _variances(source: Source, scaling: Scaling, search: _Deflation) -> dict[str, Any]:
-    """What else is known of the components, by scikit-learn's names."""
+    """Mean, explained variances, their shares and singular values, by scikit-learn's names."""
     degrees = max(source.rows - 1, 1)
     factor = float(scaling.scale[0]) ** 2
     along = factor * source.rows / degrees * torch.tensor(search.values, dtype=torch.float64)

@@ -105,7 +105,7 @@ class Expectile(LinearModel):
         return {"expectile loss": float(lost.mean())}
 
     def chosen(self, problem: LinearProblem, found: Solution) -> Solution:
-        """Of many solutions, the one of least norm."""
+        """If there are many solutions, the one of least norm."""
         metric = metric_of(problem.hessian(found.w, majorizer=True), problem.source.rows)
         if self.alpha or metric.whole:
             return found

@@ -430,7 +430,7 @@ class _Weakly:
     def _least(
         self, a: Tensor, samples: Tensor, labels: Tensor, shares: Tensor, reach: Tensor
     ) -> float:
-        """What F is at least by these a_i."""
+        """A lower bound of F, by the dual point a."""
         held, heavy = self.ridge > 0, a.abs() * shares
         steep = ((a * shares) @ samples).abs() + _round(samples) * (heavy @ samples.abs())
         found = -float((a * shares) @ labels) - _round(samples) * float(heavy @ labels.abs())
@@ -457,5 +457,5 @@ def _multipliers(
 
 
 def _round(samples: Tensor) -> float:
-    """What means over the samples round by, relative to those of the magnitudes."""
+    """Relative rounding error of a mean over the samples, in terms of mean magnitudes."""
     return (len(samples) + samples.shape[1] + 32) * UNIT

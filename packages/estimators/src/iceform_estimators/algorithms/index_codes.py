@@ -82,7 +82,7 @@ class IndexCodes:
         return torch.stack(parts, 1)
 
     def read(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of reads, shape (m, 2 D): the number, whether it is one token's, and the mean number."""
+        """Decode reads, shape (m, 2 D): token number, whether it is one token's, mean number."""
         digit = rows[:, 0::2] / self._scale
         spread = rows[:, 1::2] / self._scale**2 - digit.square()
         weights = self.base ** torch.arange(self.digits, device=rows.device)

@@ -25,7 +25,7 @@ from iceform_estimators.machine import ArraySource, Machine, MachineRun, Source
 from iceform_estimators.machine.program import with_terms
 from iceform_estimators.tuning import C_SLIDER, KEPT, ROOM, SMALL
 
-_EACH = 1 << 13  # queries that get a bound each; of more, one for all
+_EACH = KEPT // 8  # queries that get a bound each; of more, one for all
 _WRITTEN = "samples, |x|^2 and labels, and the points that ask"
 
 
@@ -197,11 +197,11 @@ class KernelMemory:
         return self.machine.average(self.x, self.y[:, None], q, self.gamma)[:, 0]
 
     def largest_logit(self, far: float) -> float:
-        """Of queries up to ``far`` from the center."""
+        """The largest logit of any query up to ``far`` from the center."""
         return self.gamma * (2 * far + self.radius) * self.radius
 
     def bounds(self, points: Tensor) -> Tensor:
-        r"""What the averages at points may be off by, shape (m,).
+        r"""Proven error bounds of the averages at these points, shape (m,).
 
         With w the exact weights, m the exact average and :math:`\delta_j` what the logit of sample
         j is off by, the computed weights have the average
@@ -258,7 +258,7 @@ class KernelMemory:
         return moved + 2 * (n + 8) * unit * size + self._lost
 
     def certificate(self, points: Tensor) -> Certificate:
-        """Of the averages at points, the samples themselves, say."""
+        """Certificate of the averages at these points."""
         n, dim = self.x.shape
         worst = float(self.bounds(points).max()) if len(points) <= _EACH else self._everywhere()
         return Certificate.total(

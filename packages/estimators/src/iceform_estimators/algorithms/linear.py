@@ -184,7 +184,7 @@ class LinearModel(EstimationAlgorithm):
         return self.chosen(problem, found)
 
     def chosen(self, problem: LinearProblem, found: Solution) -> Solution:
-        """Of many minimisers, which; the one that was found, unless an algorithm says otherwise."""
+        """Which of many minimisers is the answer: the one found, unless a subclass overrides it."""
         return found
 
     def start(self, scaling: Scaling) -> Tensor | None:
@@ -198,7 +198,7 @@ class LinearModel(EstimationAlgorithm):
         return prove(problem, w)
 
     def table(self, machine: Machine, reach: float) -> Interpolant:
-        """What is looked up, as far out as asked."""
+        """The table that is looked up, covering [-reach, reach]."""
         return table_of(self.loss(), machine.tokens).on(reach)
 
     def problem_at(
@@ -208,7 +208,7 @@ class LinearModel(EstimationAlgorithm):
         return self.problem(machine, source)
 
     def coordinates(self, problem: LinearProblem, w: Tensor) -> Coordinates | None:
-        """What the samples of a pass at w are written in; None as they are scaled."""
+        """Coordinates that samples are written in for a pass at w; None for scaled ones."""
         whitened = self.precondition == "whiten" and getattr(self, "solver", "auto") == "auto"
         return whitened_at(problem, w) if whitened else None
 
@@ -357,7 +357,7 @@ def fitted(
 
 
 def intercept_error(proof: Proof, scaling: Scaling, coef: Tensor, intercept: Tensor) -> float:
-    """What an intercept is off by at most: by its distance on scaled data, and by rounding."""
+    """Error bound of the intercept: its distance on scaled data, and rounding."""
     if not scaling.intercept:
         return 0.0
     bounds = proof.bounds(scaling.functionals()[len(coef) :])
@@ -395,7 +395,7 @@ def _about_fitted_values(
     found: tuple[Tensor, Tensor],
     told: tuple[Tensor, Tensor],
 ) -> Certificate:
-    """Where coefficients are not unique: the fitted values still are."""
+    """A certificate of the fitted values, for coefficients that are not unique."""
     scaling = problem.scaling
     worst = scaling.size * proof.movement(problem)
     (coef, intercept), (other, constant) = found, told

@@ -206,7 +206,7 @@ class _Frame:
 
 @dataclass(frozen=True, eq=False)
 class _Mixture:
-    """What a read mixes: its mean, its spread, and whether that is but rounding."""
+    """Samples that a read has mixed: mean, spread, and whether the spread is only rounding."""
 
     mean: Tensor
     spread: float
@@ -384,7 +384,7 @@ class NeighborsMemory:
         return (given / most).log()
 
     def distances(self, points: Tensor, found: Tensor) -> Tensor:
-        """Of points to samples, shape (m, k)."""
+        """Distances from points to the samples with these indices, shape (m, k)."""
         return times_power(*self._apart(points, found))
 
     def _apart(self, points: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
@@ -395,7 +395,7 @@ class NeighborsMemory:
         return scaled.square().sum(-1).sqrt(), exponent
 
     def bounds(self, points: Tensor) -> Tensor:
-        """What the means at points may be off by, neighbours that are told apart, shape (m,)."""
+        """Error bounds of the means, where neighbours are told apart, shape (m,)."""
         return points.new_full((len(points),), self.certificate().error)
 
     def __call__(self, points: Tensor) -> Tensor:
@@ -461,13 +461,13 @@ class _NeighbourReads:
         return number
 
     def _places(self, frame: _Frame, seen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What numbers a read returns: the nearest one, whether it is one sample's, their mean."""
+        """Decode a read: the nearest number, whether it is one sample's, the mean number."""
         width = 2 * ((self.run.machine.dim + 1) // 2)
         parts = [self._read(frame, part, seen) for part in self.numbers.split(width, 1)]
         return self.places.read(torch.cat(parts, 1))
 
     def _mixtures(self, frame: _Frame, seen: Tensor) -> list[_Mixture]:
-        """What reads mix."""
+        """Mean and spread of the samples that each read has mixed."""
         self.run.ledger.note("host", _CLOSER, len(seen))
         squares = frame.x.square().sum(1, keepdim=True)
         rows = self._read(frame, torch.cat([frame.x, squares], 1), seen)
@@ -508,14 +508,14 @@ class _NeighbourReads:
     def _among(
         self, frame: _Frame, before: _Mixture, point: Tensor, seen: Tensor, mean: Tensor
     ) -> int:
-        """Of samples that a closer read mixes the nearest, or of equal ones the earliest."""
+        """The nearest of the samples that a closer read mixes; the earliest if they are equal."""
         inner = self._mixtures(frame, seen)[0]
         same = before.flat and inner.flat
         one = None if same else self._zoom(frame, inner, point, seen)
         return int(self._earliest(frame, seen, mean)) if one is None else one
 
     def _earliest(self, frame: _Frame, seen: Tensor, mean: Tensor) -> Tensor:
-        """Of samples that a read mixes the earliest: later ones are hidden until one is left."""
+        """The earliest of the samples that a read mixes: later ones are hidden one by one."""
         numbers = torch.arange(len(self.samples), device=mean.device)
         found = torch.zeros_like(mean, dtype=torch.long)
         rows = torch.arange(len(mean), device=mean.device)

@@ -216,7 +216,7 @@ class PerceptronState:
 
 
 def _lost(source: Source, encoding: Encoding, w: Tensor, after: Tensor) -> Tensor:
-    """What a pass left of w + mean of the mistaken samples, which is taken in pairs of numbers."""
+    """Rounding error of w + mean of the mistaken samples, by the same sum in pairs of numbers."""
 
     def mistaken(x: Tensor, y: Tensor) -> list[Tensor]:
         """Their sum, in pairs, and that of their magnitudes."""

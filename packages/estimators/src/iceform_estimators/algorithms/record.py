@@ -340,7 +340,7 @@ class EstimationAlgorithm(MachineProgram, kept_as="Program"):
         return kind(**arguments, **tensors)
 
     def scores(self, y: Tensor, predicted: Tensor) -> dict[str, float]:
-        """What a fit minimises the mean of, by name, where that is no squared or absolute error."""
+        """Scores by the algorithm's own loss; none where that is a squared or absolute error."""
         return {}
 
     def reference(self, x: Tensor, y: Tensor | None) -> Tensor:

@@ -21,9 +21,10 @@ from sklearn.utils._param_validation import InvalidParameterError
 import iceform_estimators
 from iceform.arithmetic import at_most
 from iceform.certificates import Certificate
-from iceform.errors import BoundError, DeviceError, DtypeError, PrecisionError, ProgramError
+from iceform.errors import BoundError, DtypeError, PrecisionError, ProgramError
 from iceform.run import resolve
 from iceform.validation import check_eps
+from iceform_estimators._base import check_device
 from iceform_estimators.algorithms import EstimationAlgorithm, LinearModel
 from iceform_estimators.preparation import Preparation
 from iceform_estimators.tables import TableData
@@ -72,24 +73,13 @@ class RunSettings:
             one.check(one.parse(value))
         resolve(self.backend)
         check_eps(self.eps)
-        _check_device(self.device)
+        check_device(self.device)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         names = ("device", "eps", "test_share", "seed", "unknown", "scale", "backend")
         given = {name: getattr(self, name) for name in names}
         return {"algorithm": self.entry.name, "options": dict(self.options), **given}
-
-
-def _check_device(name: str) -> None:
-    try:
-        device = torch.device(name)
-        torch.zeros(1, dtype=torch.float64, device=device)
-    except (RuntimeError, AssertionError, TypeError) as refused:
-        reason = " ".join(str(refused).split("\n")[0].split())
-        raise DeviceError(f"device {name!r} cannot be used: {reason}; use cpu") from None
-    if device.type == "meta":
-        raise DeviceError("the meta device holds no numbers; use cpu")
 
 
 @dataclass(frozen=True, eq=False)
@@ -360,7 +350,7 @@ def run(
 
 
 def with_warnings(warned: list[str], who: str, work: Callable[[], Any]) -> Any:
-    """What work returns; its warnings go to the list, in one line each."""
+    """Call ``work``, append its warnings to the list, one line each, and return its result."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -414,7 +404,7 @@ def _short_of(settings: RunSettings, certified: float) -> str:
 
 
 def build_peer(entry: type[EstimationAlgorithm], options: Mapping[str, Any]) -> Any:
-    """What computes the same elsewhere, with the same options; None where nobody does."""
+    """The peer's estimator with the same options; None where there is no peer."""
     peer = entry.peer
     if peer is None:
         return None
@@ -504,7 +494,7 @@ def _coefficients(
 def _predictions(
     entry: type[EstimationAlgorithm], data: PreparedData, model: Any
 ) -> list[Predictions]:
-    """What the model says of every part but the training rows; of all rows for components."""
+    """Predictions for every part but the training rows; for components, of all rows."""
     left = set() if data.scored == "train" or not entry.needs_target() else {"train"}
     targets = data.y if entry.needs_target() else {}
     return [

@@ -149,12 +149,12 @@ def returned(problem: LinearProblem, w: Tensor) -> float:
 
 
 def of_degree_one(problem: LinearProblem, excess: Excess) -> Excess:
-    """The same where labels c times as large make losses c, not c^2, times as large."""
+    """The bound for a loss of degree one: labels times c make it c, not c^2, times as large."""
     return replace(excess, bound=excess.bound / problem.scaling.size)
 
 
 def near(w: Tensor) -> tuple[float, str]:
-    """How far lines near w are from it, and which these are."""
+    """The radius within which lines count as near w, and a description of it."""
     reach = 2.0 ** math.ceil(math.log2(NEARBY * (1 + float(w.abs().max()))))
     most = at_least(reach, ".4g")
     return reach, f"all lines whose scaled coefficients differ from these by at most {most}"

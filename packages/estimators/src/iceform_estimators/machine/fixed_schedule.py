@@ -51,7 +51,7 @@ _SUMS = "sums of the samples' gradients, added with factors fixed before the fir
 
 @dataclass(frozen=True)
 class PlannedDomain:
-    """What is stated of the data.
+    """Bounds that the user states of the data.
 
     Attributes
     ----------
@@ -118,7 +118,7 @@ class InsideProblem(LinearProblem):
 def _scaling(
     machine: MachineRun, source: Source, domain: PlannedDomain, loss: Loss, centred: bool
 ) -> Scaling:
-    """What the domain says, and means by passes."""
+    """Scaling by the stated bounds, with means computed by passes."""
     labels = loss.kind == "residual"
     mean = torch.zeros(source.dim, dtype=torch.float64, device=source.device)
     center, wide = 0.0, 1.0

@@ -90,7 +90,7 @@ def choose(
 def prompts(
     machine: MachineRun, keys: Tensor, points: Tensor, biases: Tensor | None = None
 ) -> list[SoftmaxAverage]:
-    """What :func:`choose` asks, one for every dim + 1 classes."""
+    """The prompts of :func:`choose`, one for every dim + 1 classes."""
     room = machine.machine.samples * machine.tokens
     if len(keys) > room:
         raise ProgramError(
@@ -358,7 +358,7 @@ def prove_choices(problem: ChoiceProblem, w: Tensor) -> Proof:
 def certificate_of_choices(
     problem: ChoiceProblem, w: Tensor, coef: Tensor, intercept: Tensor, proof: Proof
 ) -> tuple[Certificate, float]:
-    """Of raw coefficients (K, d), and what the intercepts may be off by."""
+    """Certificate of raw coefficients (K, d), and error bound of the intercepts."""
     scaling = problem.scaling
     rows = scaling.functionals()
     d = coef.shape[1]

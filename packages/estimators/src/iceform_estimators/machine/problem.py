@@ -43,11 +43,11 @@ from iceform.arithmetic.double_double import div, pair, two_sum
 from iceform.errors import BoundError, PrecisionError
 from iceform.expressions import Curvature, Loss
 from iceform.tables import Interpolant
-from iceform_estimators.machine.sources import Source, each, split
+from iceform_estimators.machine.sources import HEAVIEST, Source, each, split
 from iceform_estimators.machine.stream import MachineRun, ScalarTable, table_of
 from iceform_estimators.tuning import APART, FAR, SLACK
 
-_MOST = 2.0**200  # of columns and labels
+_MOST = HEAVIEST**2  # of columns and labels
 _LEAST = 1 / _MOST
 _SIZES = (2.0**-260, 2.0**201)  # of scales: as above, and twice a stated bound
 _PENALTIES = (2.0**-300, 2.0**250)
@@ -139,12 +139,12 @@ class Scaling:
         return (y - self.center) / self.size if (self.center or self.size != 1) else y
 
     def lows(self, x: Tensor) -> Tensor:
-        """What scaled samples were rounded by, to be added to them; itself within 2^-97 of them."""
+        """Rounding errors of the scaled samples, to be added to them; accurate to 2^-97 of them."""
         low = _lost(x, self.mean, self.scale)
         return torch.cat([low, low.new_zeros(len(x), 1)], 1) if self.intercept else low
 
     def label_lows(self, y: Tensor) -> Tensor:
-        """The same of the labels."""
+        """Rounding errors of the scaled labels, to be added to them."""
         return _lost(y, y.new_tensor(self.center), y.new_tensor(self.size))
 
     def label_reach(self, source: Source) -> float:
@@ -194,7 +194,7 @@ class Scaling:
         return torch.where(w.abs() < _LEAST, 0.0, w)
 
     def intercept_slip(self, coef: Tensor, intercept: Tensor) -> Tensor:
-        """What rounding in :meth:`raw` may have taken from the intercept."""
+        """Rounding error bound of the intercept that :meth:`raw` returns."""
         unit = torch.finfo(torch.float64).eps / 2
         terms = self.mean.abs() @ coef.abs() + intercept.abs() + abs(self.center)
         return (len(coef) + 8) * unit * terms
@@ -222,7 +222,7 @@ class Scaling:
         return torch.cat([q, q.new_zeros(1)]) if self.intercept else q
 
     def thresholds(self, l1: float) -> Tensor:
-        """Of the penalty l1 |coef|_1, for coefficients of scaled data; none for the intercept."""
+        """Thresholds of the penalty l1 |coef|_1 on scaled data; 0 for the intercept."""
         found = l1 / (self.scale * self.size)
         return torch.cat([found, found.new_zeros(int(self.intercept))])
 
@@ -362,7 +362,7 @@ class Metric:
 
     @property
     def whole(self) -> bool:
-        """Whether all are."""
+        """Whether all eigenvalues are kept."""
         return self.rank == len(self.scale)
 
     @cached_property
@@ -426,7 +426,7 @@ class Metric:
 
     @cached_property
     def coordinates(self) -> Coordinates:
-        """Those in which H is the identity where it is known, and 0 in the others."""
+        """Coordinates in which H is the identity where it is known, and 0 elsewhere."""
         rest = self.null()
         turned = torch.cat([self.whitener, rest], 1)
         return Coordinates(
@@ -521,7 +521,7 @@ class Encoding:
         return samples, samples @ w - labels, slip_of(samples, w, labels), offsets
 
     def lows(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """What samples and labels were rounded by, to be added to them."""
+        """Rounding errors of samples and labels, to be added to them."""
         low, (y, _) = self.scaling.lows(x), split(y)
         if self.kind == "residual":
             return low, self.scaling.label_lows(y)
@@ -642,7 +642,7 @@ class LinearProblem:
         return self._mean(encoding, u, trial) + penalty
 
     def _mean(self, encoding: Encoding, w: Tensor, trial: bool) -> Tensor:
-        """What the samples' rows are in the mean, by one pass; more where the table is widened."""
+        """The mean of the samples' gradient rows, by one pass; by more if the table is widened."""
         total, self._tried, passes = swept(
             self.machine, self.source, self.table, self._reach, partial(encoding.written, w=w)
         )
@@ -657,7 +657,7 @@ class LinearProblem:
 
     @property
     def floor(self) -> float:
-        """What the look-up leaves of a gradient entry of unit-size features at the optimum."""
+        """Largest gradient entry, for features of size 1, that the look-up's error explains."""
         return self.table.on(self._reach).error
 
     def hessian(self, w: Tensor, *, majorizer: bool = False) -> Tensor:
@@ -711,7 +711,7 @@ def swept(
     counted: bool = False,
     says: str = "sums of the samples' gradients",
 ) -> tuple[Tensor, float, int]:
-    """What a pass adds up, how far its table goes, and passes in all.
+    """The sum over a pass, the range of its table, and how many passes it took.
 
     Residuals that leave the table ask for a wider one: another prompt, and another pass.
     """
@@ -749,7 +749,7 @@ def gram_of(source: Source, encoding: Encoding, w: Tensor, bend: Callable[..., T
 
 
 def slip_of(samples: Tensor, w: Tensor, labels: Tensor) -> Tensor:
-    """What z_i = w.x_i - y_i is off by.
+    """Error bound of the computed z_i = w.x_i - y_i.
 
     Samples and labels are a difference of two given numbers over a third, and round relative to
     themselves; then z sums p products.

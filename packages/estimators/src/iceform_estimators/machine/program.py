@@ -1,4 +1,4 @@
-r"""What a machine runs, and what its runs state: of one fit, and of several.
+r"""Programs of a machine, and certificates of one fit or of several.
 
 A program is data as tokens, a task in the prompt, a readout, a loop, an exact answer. The machine
 itself, one frozen look-up layer (thm:attn_sim_f), is in :mod:`iceform_estimators.machine.stream`.
@@ -84,12 +84,12 @@ _NOT_OFFERED = (
 
 
 def refuse_verify(*inputs: Tensor, certified: float, bits: int) -> Verification:
-    """What ``verify()`` of every fit does, whatever it is given."""
+    """Refuse ``verify()``, which fits do not offer."""
     raise ProgramError(_NOT_OFFERED)
 
 
 def _refusal() -> Callable[..., Verification]:
-    """What a :class:`FitRecord` is in another process."""
+    """Replacement of a :class:`FitRecord` when it is unpickled."""
     return refuse_verify
 
 
@@ -119,7 +119,7 @@ class RunData:
 
 @dataclass(frozen=True, eq=False)
 class FitRecord:
-    """What the certificate of a fit speaks of, for files and for tests.
+    """The run behind a fit's certificate, for files and for tests.
 
     Data of up to 65,536 entries are kept. In another process it is gone, as the data are.
     """
@@ -132,13 +132,13 @@ class FitRecord:
     def of(
         cls, program: MachineProgram, found: Result, x: Tensor | Source, y: Tensor | None
     ) -> FitRecord:
-        """Of a run on these data."""
+        """The record of a run on these data."""
         data = x.x if isinstance(x, ArraySource) else x
         small = isinstance(data, Tensor) and data.numel() <= KEPT
         return cls(program, found, RunData.of(x, y) if small else None)
 
     def data(self) -> tuple[Tensor, ...]:
-        """What is kept of the data."""
+        """The data that were kept, if they were small."""
         kept = self.given
         parts = (kept.x, kept.y, kept.weights) if kept is not None else ()
         return tuple(part for part in parts if part is not None)
@@ -162,12 +162,12 @@ def with_terms(
 
 
 def moved(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """How far numbers go when they are stored: to 0, where the dtype has none so small."""
+    """Distance by which storing in ``dtype`` moves numbers; those too small become 0."""
     return (values - values.to(dtype).to(values)).abs()
 
 
 def stored(found: Result, dtype: torch.dtype, worst: float) -> Result:
-    """The same answer for whoever stores it in less precision, which moves it by ``worst``."""
+    """The result with a certificate that also covers storing it in less precision."""
     name = dtype_name(dtype)
     terms = {**found.certificate.terms, f"stored as {name}": worst}
     verifier, errors, last = found.certificate.verifier, dict(found.errors), []
@@ -197,7 +197,7 @@ _WHAT = "fitted values; the coefficients of some are not unique"
 
 
 def of_fitted_values(found: Result, source: Source) -> Certificate:
-    """What a bound of coefficients and intercept says of the fitted values on these samples."""
+    """Turn a bound of coefficients and intercept into one of the fitted values."""
     before = found.certificate
     if "what" in before.domain:
         return before
@@ -230,7 +230,7 @@ def of_all(found: Sequence[Result], sources: Sequence[Source], each: str) -> Cer
 
 
 def together(every: Sequence[Certificate], each: str) -> Certificate:
-    """Of certificates that bound the same difference, the one that holds for each.
+    """One certificate that holds for each of several, which bound the same difference.
 
     Terms and derivation are those of the largest bound.
     """
@@ -253,7 +253,7 @@ def together(every: Sequence[Certificate], each: str) -> Certificate:
 
 
 def _domains(every: Sequence[Certificate], each: str, worst: int) -> dict[str, float | str]:
-    """What all say as it is, the rest with the number of whom it is said."""
+    """Merge domains: entries that agree as they are, the others numbered."""
     names = dict.fromkeys(name for one in every for name in one.domain)
     out: dict[str, float | str] = {}
     for name in names:
@@ -267,7 +267,7 @@ def _domains(every: Sequence[Certificate], each: str, worst: int) -> dict[str, f
 
 
 def _excess(every: Sequence[Excess | None]) -> Excess | None:
-    """What holds for the objective of each, if each says something of its own."""
+    """An excess that holds for every fit's objective; None if one fit has none."""
     known = [one for one in every if one is not None]
     if len(known) < len(every):
         return None
@@ -278,7 +278,7 @@ def _excess(every: Sequence[Excess | None]) -> Excess | None:
 
 @dataclass(frozen=True, eq=False)
 class FitRecords:
-    """What the certificate of several fits speaks of: that of each."""
+    """The certificates of several fits, behind the one that holds for all."""
 
     every: tuple[Certificate, ...]
     __call__ = staticmethod(refuse_verify)
@@ -286,7 +286,7 @@ class FitRecords:
 
 @dataclass(frozen=True, eq=False)
 class Recalled(MachineProgram):
-    """What a fit that keeps its samples answers at them, beside what is exact.
+    """Answers of a fit at the samples that it keeps, as a program with its exact peer.
 
     Parameters
     ----------
@@ -304,11 +304,11 @@ class Recalled(MachineProgram):
     number: int | None = None
 
     def labels(self, y: Tensor) -> Tensor:
-        """What is averaged."""
+        """The labels that are averaged."""
         return y if self.number is None else (y == self.number).to(y)
 
     def certified(self, found: Result, x: Tensor, y: Tensor) -> Certificate:
-        """Of the answers at all samples for labels y.
+        """Certificate of the answers at all samples, for labels y.
 
         ``found`` is of a run with the labels that the memory holds.
         """
@@ -322,7 +322,7 @@ class Recalled(MachineProgram):
 
 
 def attested(found: Sequence[Result]) -> Attestation:
-    """Of all runs: the weights, where all ran on the same, and the row nearest to its limit."""
+    """One attestation of several runs: common weights, and the row nearest to its limit."""
     every = [one.attestation for one in found]
     both = Attestation.together(every)
     names = {(one.weights, one.expected) for one in every}

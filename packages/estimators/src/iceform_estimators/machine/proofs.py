@@ -37,7 +37,6 @@ from iceform_estimators.machine.convexity_bounds import (
     nearby,
     returned,
 )
-from iceform_estimators.machine.exact_rank import exactly_dependent
 from iceform_estimators.machine.problem import (
     Encoding,
     LinearProblem,
@@ -48,7 +47,7 @@ from iceform_estimators.machine.problem import (
     spectral_norm,
 )
 from iceform_estimators.machine.sources import Source, each, split
-from iceform_estimators.machine.whitening import Weigh, evenly, sharpened
+from iceform_estimators.machine.whitening import Weigh, evenly, exactly_dependent, sharpened
 from iceform_estimators.tuning import CLOSE, FAR, GROWTHS, PAIRS, SLACK
 
 Enclosed = tuple[Tensor, Tensor, Tensor, Tensor]  # gradient, its rounding, Hessian, its slips
@@ -67,7 +66,7 @@ class Newton:
     whitener: Tensor
 
     def bounds(self, functionals: Tensor, lengths: Tensor, radius: float) -> Tensor:
-        """Of each a.w."""
+        """Error bounds of a.w, one for each functional a."""
         turned = functionals @ self.whitener @ self.whitener.mT
         size = self.whitener.abs()
         # Three products of sums of p terms each, relative to the sum of magnitudes.
@@ -127,7 +126,7 @@ class Proof:
         return cls(radius, metric.whitener, steps, metric=known, **rest)
 
     def bounds(self, functionals: Tensor) -> Tensor:
-        """What each a.w can be off by, one per row a of ``functionals``."""
+        """Error bounds of a.w, one per row a of ``functionals``."""
         if self.moved is not None:
             return torch.full_like(functionals[:, 0], math.inf)
         if self.box is not None:
@@ -149,7 +148,7 @@ class Proof:
         return torch.fmin(bounds, self.newton.bounds(functionals, lengths, self.radius))
 
     def movement(self, problem: LinearProblem) -> float:
-        """What w.x can be off by on any sample, in scaled units."""
+        """Error bound of w.x on any sample, in scaled units."""
         if self.moved is not None:
             return self.moved
         whitener = self.whitener
@@ -167,7 +166,7 @@ def lengths_in(rows: Tensor, whitener: Tensor) -> Tensor:
 
 
 def _clarity(metric: Metric) -> float:
-    """How well directions that no sample sees are known."""
+    """How well the directions are known that no sample sees."""
     return max(CLOSE, 2 * metric.noise / float(metric.eigenvalues[0])) if metric.rank else CLOSE
 
 
@@ -347,7 +346,7 @@ def prove(problem: LinearProblem, w: Tensor) -> Proof:
 def _weakly(
     problem: LinearProblem, w: Tensor, facts: Curvature, enclosed: Enclosed, found: Proof
 ) -> Proof:
-    """What convexity and the penalty say where curvature shows nothing."""
+    """A proof by convexity and the penalty, where the curvature proves nothing."""
     gradient, error, _, _ = enclosed
     units = problem.scaling.size**2
     held = held_by_penalty(problem, w, facts, gradient, error)
@@ -423,7 +422,7 @@ class _Room:
 
 
 def _facts(problem: LinearProblem, w: Tensor) -> tuple[Curvature, _Room | None]:
-    """What is known of the loss everywhere, or else on twice the range of its residuals."""
+    """Curvature facts of the loss: everywhere, or else on twice the range of its residuals."""
     if problem.loss.known is not None:
         return problem.loss.known, None
     encoding = problem.encoding
@@ -443,13 +442,13 @@ STATED = "what is stated of the loss is true: its curvature, kinks and |l'''|/l'
 
 
 def _as_stated(proof: Proof) -> Proof:
-    """What the stated facts of a loss would prove that cannot be enclosed: an estimate."""
+    """An estimate by the stated facts of a loss, where they cannot be enclosed."""
     assumed = (*proof.assumptions, STATED)
     return replace(proof, kind="estimated", assumptions=assumed, excess=None)
 
 
 def _within(problem: LinearProblem, proof: Proof, metric: Metric, room: _Room) -> Proof:
-    """The same, if no residual leaves the range on the way.
+    """The proof, if no residual leaves the range on the way to the optimum.
 
     F is convex where all residuals are within it, and that is a convex set of w: a point of it
     where the gradient vanishes is the minimiser over the set.
@@ -473,7 +472,7 @@ DEPENDENT = "combinations of features that vanish on all samples to rounding van
 
 @dataclass(frozen=True)
 class Dependence:
-    """What is taken for granted of directions that no sample sees: nothing, or that there are."""
+    """Whether unseen directions are proven to be unseen, or assumed to be."""
 
     assumptions: tuple[str, ...] = ()
     kind: str = "proven"
@@ -559,7 +558,7 @@ def _piecewise(
     kinks = w.new_tensor(facts.kinks)
 
     def safe_gram(x: Tensor, y: Tensor) -> list[Tensor]:
-        """Of the samples that stay between two kinks within the radius, and its slips."""
+        """Gram matrix of samples that stay between two kinks within the radius, and its slips."""
         samples, z, slip, _ = encoding.lines(x, y, w)
         moves = SLACK * radius * lengths_in(samples, metric.whitener) + slip
         moves = moves + 4 * UNIT * kinks.abs().max()  # which are rounded, or next to where it is
@@ -601,7 +600,7 @@ def _by_penalty(
 
 
 def data_of(source: Source) -> str:
-    """What a certificate is about."""
+    """The data that a certificate is about, in words."""
     weights = ", by their weights" if source.weighed else ""
     return f"these {source.rows} x {source.dim}, as given{weights}"
 

@@ -19,12 +19,14 @@ from iceform_estimators.machine.problem import (
     needs_sharpening,
 )
 from iceform_estimators.machine.whitening import evenly, sharpened
-from iceform_estimators.tuning import ACCEPT, PATIENCE, PROGRESS, SMALL, TRIES
+from iceform_estimators.tuning import ACCEPT, PATIENCE, PROGRESS, SMALL, TRIES, WIDEST
 
 PRECONDITIONERS = ("whiten", "diagonal", "none")
 
-_SUFFICIENT = 0.25  # share of the fall, or of the slope, that a shortened Newton step may leave
-_HALVINGS = 40  # of one, where no quadratic above the loss is known
+_SUFFICIENT = (
+    1 / TRIES
+)  # share of the fall, or of the slope, that a shortened Newton step may leave
+_HALVINGS = round(math.log2(WIDEST))  # of one, where no quadratic above the loss is known
 _FAR = 8  # times another share
 _LEAP = 1 / SMALL  # in the metric of the start, of a Newton step: beyond, l'' has vanished
 
@@ -167,7 +169,7 @@ class Iterate:
 
     @property
     def length(self) -> float:
-        """Of the step that is asked for."""
+        """Length of the next step."""
         return float(self.within.along(self.slope).norm())
 
     @property
@@ -218,12 +220,12 @@ def begin(problem: LinearProblem, w: Tensor) -> tuple[Iterate, Metric, int]:
 
 
 def whitened_at(problem: LinearProblem, w: Tensor) -> Coordinates:
-    """Those that a pass at w is written in."""
+    """Coordinates that a pass at w is written in."""
     return _metrics(problem, w)[0].coordinates
 
 
 def _metrics(problem: LinearProblem, w: Tensor) -> tuple[Metric, Metric, int]:
-    """Of the Hessian at w and of a bound of it; steps to take beyond the last."""
+    """Metrics of the Hessian at w and of a bound of it; steps to take beyond the last."""
     rows = problem.source.rows
     matrix = problem.hessian(w, majorizer=True)
     first = metric_of(matrix, rows)
@@ -287,7 +289,7 @@ def _landed(stand: Iterate, first: Metric) -> Iterate | None:
 def _metric_at(
     problem: LinearProblem, w: Tensor, first: Metric, matrix: Tensor | None = None
 ) -> Metric:
-    """Of the Hessian at w, with a trace of what it was where it has vanished along a coefficient.
+    """Metric of the Hessian at w, with a trace of the former one where it has vanished.
 
     Coordinates in which next to nothing is 1 would be so large that residuals drown in rounding.
     """
@@ -297,7 +299,7 @@ def _metric_at(
 
 
 def _share(stand: Iterate, first: Metric) -> float | None:
-    """Of a step that is too long, one that leads near the least F; None where F does not fall.
+    """Share of a too long step that leads near the least F; None where F does not fall.
 
     F is convex, so that its slope along a step only grows: what is looked for is where it is 0,
     and a pass tells it at one share. The first is that of the step before, but no leap; then ever

@@ -63,9 +63,9 @@ from iceform.validation import (
 )
 from iceform_estimators.machine.program import MachineProgram
 from iceform_estimators.machine.sources import ArraySource, Source
-from iceform_estimators.tuning import WIDEST
+from iceform_estimators.tuning import SATURATED, WIDEST
 
-_NARROWEST = 2.0**-6
+_NARROWEST = 1 / SATURATED
 # A function that bends within some width gets tokens that crowd there on ranges wider than this.
 _WIDE = 16.0
 _ORDINARY = 2.0**60  # values up to this, and from its inverse, are averaged as they are
@@ -216,7 +216,7 @@ class Machine(Pretrained, kept_as="Machine"):
 
     @property
     def _sizes(self) -> dict[str, Any]:
-        """What it is built from."""
+        """The arguments that it is built from."""
         return {
             "dim": self.dim, "samples": self.samples, "eps": self.eps, "tokens": self.tokens,
             "dtype": self.dtype, "backend": self.backend,
@@ -403,7 +403,7 @@ def _check_program(program: Any) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _WithoutLookUps:
-    """The same run with attention taken out, on data that are noticed when they change."""
+    """The run without attention, refused if the data have changed since."""
 
     machine: Machine
     program: MachineProgram
