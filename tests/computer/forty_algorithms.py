@@ -22,6 +22,7 @@ from tests.computer.before_the_fact import empty, flat, numbers, uniform
 
 EPS = 1e-8
 CASES: dict[str, tuple[Callable[..., Any], torch.Tensor, torch.Tensor]] = {}
+PEERS: dict[str, Callable[..., Any]] = {}  # of some, in plain Python and NumPy
 
 
 X, NOISE = uniform(16, 3), uniform(16, seed=1)
@@ -35,12 +36,14 @@ SHARED = (
 )  # fmt: skip
 
 
-def case(data: torch.Tensor, targets: Any) -> Callable[..., Any]:
-    """Note an algorithm with its data."""
+def case(data: torch.Tensor, targets: Any, peer: Any = None) -> Callable[..., Any]:
+    """Note an algorithm with its data, and what it is compared with."""
     y = torch.as_tensor(targets, dtype=torch.float64)
 
     def note(function: Callable[..., Any]) -> Callable[..., Any]:
         CASES[function.__name__] = (ice.algorithm(function), data, y)
+        if peer is not None:
+            PEERS[function.__name__] = peer
         return function
 
     return note
@@ -269,6 +272,9 @@ def ran(name: str) -> str:
         program = ice.compile(made, eps=EPS, example=(data, targets))
         result = ice.Computer.for_programs([program]).run(program, data, targets, backend="fused")
     exact = flat(made(data, targets))
+    if name in PEERS:
+        peer = flat(PEERS[name](data.numpy().copy(), targets.numpy().copy()))
+        assert torch.allclose(exact, peer, rtol=0, atol=1e-9), "what runs on tensors is another one"
     off = float((flat(result.value) - exact).abs().max())
     assert off <= result.enclosure.error + 1e-13 * max(1.0, float(exact.abs().max()))
     warned = any(issubclass(w.category, ice.errors.PrecisionWarning) for w in told)

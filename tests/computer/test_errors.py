@@ -40,7 +40,8 @@ LINES = {
     "torch.sin(4000 * mean(y))": "too wide",
     "where(0.0 < y < 0.5, y, -y)": "a < b < c",
     "y / 0": "divides by 0",
-    "x.std()": r"\.std is not a word",
+    "x.median()": r"\.median is not a word",
+    "torch.stack([x, x])": "stack makes a vector",
     "y.mean()": "goes over the samples",
     "len(y)": "a scalar",
     "x[3:]": "has no component",
@@ -94,13 +95,6 @@ def written(x, y):
     v = mean(x)
     v[0] = 1.0  # here
     return v
-"""),
-    "a number of turns from the data": ("comes from the data", """
-def written(x, y):
-    w = mean(y)
-    for _ in repeat(4.0 * mean(y)):  # here
-        w = 0.5 * w
-    return w
 """),
     "shapes that do not fit": ("4 and of 3", """
 def written(x, y):

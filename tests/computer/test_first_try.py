@@ -3,16 +3,22 @@
 import pytest
 
 from iceform.errors import IceformError
+from tests.computer import more_algorithms  # noqa: F401
 from tests.computer.forty_algorithms import CASES, ran
 
-REFUSED = {"secant"}  # a divisor of either sign
-QUICK = ("primes", "knapsack", "gram_schmidt", "rule110")
+REFUSED = {
+    "secant": "contains 0",  # a divisor of either sign
+    "golden_section": "of a tie",
+    "levenberg_marquardt": "of a tie",  # losses that hardly differ any more
+    "jacobi_rotation": "not a word",  # atan2
+}
+QUICK = ("primes", "knapsack", "gram_schmidt", "rule110", "cusum", "union_find", "bresenham")
 
 
 def check(name: str) -> None:
     """It runs, and is within eps or warns."""
     if name in REFUSED:
-        with pytest.raises(IceformError, match="contains 0"):
+        with pytest.raises(IceformError, match=REFUSED[name]):
             ran(name)
     else:
         assert ran(name).startswith("ran")
@@ -30,5 +36,5 @@ def test_the_others_do_too(name):
 
 
 def test_nine_in_ten_run_at_once():
-    assert len(CASES) == 40
-    assert len(REFUSED) <= 4
+    assert len(CASES) == 85
+    assert len(REFUSED) <= 8

@@ -33,16 +33,6 @@ def smaller_ones(told):
     return algorithm
 
 
-def binomials(told):
-    def algorithm(x, y):
-        row = ice.constant([1, 0, 0, 0, 0]) if told else ice.one_hot(0, 5)
-        for _ in ice.repeat(4):
-            row = row + ice.concat(ice.constant(0), row[:4])
-        return row
-
-    return algorithm
-
-
 def interpolated(told):
     def algorithm(x, y):  # at 0.4, through the points (y, tanh y)
         i, part = ice.index(), 0.0 * y + 1.0
@@ -59,7 +49,6 @@ def interpolated(told):
 FOLLOWED = {
     largest_component: (PrecisionError, "v > v.max() - 1e-4"),
     smaller_ones: (PrecisionError, "u < v - 1e-4"),
-    binomials: (CompileError, "ice.constant([0, 1, 0])"),
     interpolated: (CompileError, "1/v is (2 * (v > 0) - 1) / abs(v)"),
 }
 

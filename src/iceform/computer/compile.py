@@ -33,12 +33,14 @@ from iceform.computer.loop_slices import RangesAtParameters
 from iceform.computer.proofs import ExactDistance, enclose
 from iceform.computer.ranges import SAMPLED, ProgramDomain, Ranges, find_ranges, seen_in_run
 from iceform.computer.select import select
-from iceform.computer.tables import ProgramTables, narrower
+from iceform.computer.tables import SHARE, ProgramTables, narrower
+from iceform.computer.turn_counts import most_turns
 from iceform.computer.values import is_number
 from iceform.computer.virtual import SelectedCode, VirtualCode, VirtualInstruction, VirtualLoop
 from iceform.computer.whole_numbers import check_whole
 from iceform.errors import (
     BoundError,
+    IceformError,
     PrecisionError,
     PrecisionWarning,
     ProgramError,
@@ -48,7 +50,6 @@ from iceform.errors import (
 from iceform.program import Node, Range, SourceLine
 from iceform.validation import check_capacity, check_positive, check_size, full_precision
 
-_SHARE = 2.0**-6  # of eps that one look-up may be off by
 _LEAST = torch.finfo(torch.float64).eps
 
 
@@ -206,6 +207,10 @@ class Program:
         )
         counts = {loop: values[n] for loop in loops if (n := loop.source.count) is not None}
         turns = {loop: (math.ceil(c.low), math.floor(c.high)) for loop, c in counts.items()}
+        for loop in loops:
+            most = None if loop in turns else most_turns(loop.source, self.ranges)
+            if most is not None:
+                turns[loop] = (0, most)
         grown = {loop: tuple(growths(loop.source, values)) for loop in loops}
         return certify(self.fused, self.assembled, self.ranges, turns, grown, dtype, backend)
 
@@ -438,21 +443,26 @@ def compile(
     stated = {n: _range(n, b) for n, b in (bounds or {}).items()}
     ranges = find_ranges(graph, space, stated, seen, margin)
     program = _selected(algorithm, graph, ranges, eps)
-    _warn_of_tables(program.assembled, eps)
+    coarse = list(_coarse(program.assembled, eps))
+    if coarse and (data is None or not _right_on(program, data)):
+        _warn_of_tables(coarse, eps)
     return program
 
 
 def _selected(algorithm: Algorithm, graph: Graph, ranges: Ranges, eps: float) -> Program:
     """Instructions and tables of a graph with ranges."""
-    fused = select(graph, ranges, eps * _SHARE)
-    assembled = assemble(graph, fused, ProgramTables(eps * _SHARE))
+    fused = select(graph, ranges, eps * SHARE)
+    assembled = assemble(graph, fused, ProgramTables(eps * SHARE))
     return Program(algorithm, graph, ranges, assembled, fused, eps)
 
 
-def _warn_of_tables(assembled: Assembled, eps: float) -> None:
-    """Say which look-ups are off by more than eps, relative to what they hold where that is large.
+def _coarse(
+    assembled: Assembled, eps: float
+) -> Iterator[tuple[VirtualInstruction, float, float, float]]:
+    """Look-ups that are off by more than eps, relative to what they hold where that is large.
 
-    Errors count in the units of the program: a register holds its value divided by a power of two.
+    By how much, how large what they hold is, and what eps allows. Errors count in the units of the
+    program: a register holds its value divided by a power of two.
     """
     told: set[tuple[str, SourceLine | None]] = set()
     for i, virtual in zip(assembled.assembly.instructions, assembled.virtual, strict=True):
@@ -463,11 +473,31 @@ def _warn_of_tables(assembled: Assembled, eps: float) -> None:
         scale = virtual.dst.scale
         off, size = (table.f_error + table.g_error) * scale, virtual.dst.range.size * scale
         allowed = eps * max(1.0, size)
-        if off <= allowed:
-            continue
+        if off > allowed:
+            yield virtual, off, size, allowed
+
+
+def _right_on(program: Program, data: Mapping[str, Tensor]) -> bool:
+    """Whether the answer on an example, by the tables and without attention, is within eps."""
+    X, y = data["x"], data["y"][:, 0]
+    exact = run_exactly(program.graph, program._given(X, y, {}))
+    try:
+        found = program.interpreted(X, y).outputs
+    except IceformError:
+        return False
+    size = max(float(value.abs().max()) for value in exact.values())
+    off = (float((found[name].reshape(v.shape) - v).abs().max()) for name, v in exact.items())
+    return all(error <= program.eps * max(1.0, size) for error in off)
+
+
+def _warn_of_tables(
+    coarse: list[tuple[VirtualInstruction, float, float, float]], eps: float
+) -> None:
+    """Say which look-ups are off by more than eps, and which narrower range would do."""
+    for virtual, off, size, allowed in coarse:
         place = virtual.place
         source = "" if place is None else linecache.getline(place.file, place.line).strip()
-        found = narrower(virtual, allowed / scale)
+        found = narrower(virtual, allowed / virtual.dst.scale)
         mend = (
             "give narrower ranges to parameters, bounds to names, or ice.bounded to a value"
             if found is None

@@ -46,7 +46,10 @@ class LoopVariable:
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """A block that runs ``count`` times, or first if ``first`` and further while ``again``."""
+    """A block that runs ``count`` times, or first if ``first`` and further while ``again``.
+
+    ``most`` is a value that the number of turns is at most, where one is known.
+    """
 
     body: Block
     carried: tuple[LoopVariable, ...]
@@ -54,6 +57,7 @@ class Loop:
     first: Node | None = None
     again: Node | None = None
     place: SourceLine | None = None
+    most: Node | None = None
 
 
 @dataclass(eq=False)

@@ -40,6 +40,7 @@ from iceform.computer.graph import (
     shown,
     source_line,
 )
+from iceform.computer.instructions import FLAG_GAP
 from iceform.computer.trace import Tracer, traced
 from iceform.computer.values import (
     Value,
@@ -47,12 +48,12 @@ from iceform.computer.values import (
     checked_value,
     emit,
     filled_like,
+    hot,
     is_number,
     leaf,
     lifted,
     maximum,
     minimum,
-    one_hot,
     soft_threshold,
     where,
     with_extremes,
@@ -290,7 +291,8 @@ def repeat(count: Any) -> Any:
     Parameters
     ----------
     count
-        How many turns: a parameter of the algorithm, a whole number, or :func:`iceform.count`.
+        How many turns: a parameter of the algorithm, a whole number, :func:`iceform.count`, or a
+        value that depends on the data and is a whole number, within 2^-10.
 
     Returns
     -------
@@ -311,7 +313,10 @@ def repeat(count: Any) -> Any:
         scope: Any = count.scope
         if isinstance(scope, Tracer):
             return scope.repeat(count)
-        return _turns(scope, scope.arithmetic.whole(count.read()))
+        number = count.read()
+        near = number.round()  # a read at a place is off by 2e-28
+        whole = near if bool((number - near).abs() < FLAG_GAP) else number
+        return _turns(scope, scope.arithmetic.whole(whole))
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise refuse(f"repeat takes a parameter or a whole number, got {count!r}", source_line())
     scope = scope_of(sys._getframe(1))
@@ -342,6 +347,30 @@ def constant(number: Any) -> Value:
     """
     scope = scope_of(sys._getframe(1))
     return lifted(number, Value(scope, None, False, None))
+
+
+def one_hot(index: Any, length: int) -> Value:
+    """A vector that is 1 in one component and 0 in the others.
+
+    Parameters
+    ----------
+    index
+        Which component, from 0 on: a whole number, or a value of the program that is one.
+    length
+        How many components there are.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def classes(x, y):
+    ...     return ice.one_hot(y, 3)
+    >>> classes([[0.0], [0.0]], [2.0, 0.0])
+    tensor([[0., 0., 1.],
+            [1., 0., 0.]], dtype=torch.float64)
+    """
+    if isinstance(index, Value):
+        return hot(index, length)
+    return constant([float(place == index) for place in range(length)])
 
 
 def _number(scope: Any, number: float) -> Value:

@@ -203,15 +203,17 @@ def _at(
 
 def _watch(ranges: Ranges) -> Any:
     """Refuse a run whose exact values leave what was assumed of them."""
+    checked = ranges.checked()
 
     def seen(node: Node, value: Any) -> None:
         assumed: Assumed | None = ranges.assumed.get(node)
         if assumed is None:
             return
+        low, high = checked[node].low, checked[node].high
         for ball in value.flat:
-            if ball <= assumed.range.high and ball >= assumed.range.low:
+            if low <= ball <= high:
                 continue
-            if not (ball > assumed.range.high or ball < assumed.range.low):  # nor certainly outside
+            if not (ball > high or ball < low):  # nor certainly outside
                 raise UndecidedError(
                     f"whether {assumed.name} stays in {assumed.range} cannot be decided", node.place
                 )

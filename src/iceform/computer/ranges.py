@@ -15,7 +15,7 @@ grows. States that go on growing get a bound:
 it. What intervals make far larger than it was seen (:data:`_TOO_FAR`) is assumed to stay within
 :data:`_FAR` times what was seen; what is compared is held to :data:`_NEAR` times, since a
 comparison resolves a share of its range. Where a function has no range, a far larger one than it
-was seen to have, or is infinitely steep, its argument is assumed to stay within :data:`_NEAR` times
+was seen to have, or is far steeper, its argument is assumed to stay within :data:`_NEAR` times
 what was seen, and, where that makes the difference, as far from 0 less a factor of :data:`_NEARER`:
 of a value whose density at 0 is positive, the least of a fresh draw is below a thirty-second of the
 least seen in one case of 33.
@@ -127,6 +127,23 @@ class Ranges:
     def __getitem__(self, node: Node) -> Range:
         return self.known[node]
 
+    def checked(self) -> dict[Node, Range]:
+        """What every run has to check of each value with an assumption.
+
+        An end that follows from the others needs no check: what a loop begins with and what a turn
+        makes of values within their bounds keeps it, or the value that a bound was put on does.
+        Values may lie at such an end, where no arithmetic could tell on which side.
+        """
+        loops = self.graph.block.loops()
+        sources: dict[Node, tuple[Node, ...]] = {
+            c.state: (c.start, c.next) for loop in loops for c in loop.carried
+        }
+        sources |= {node: node.args for node in self.assumed if node.op == "bounded"}
+        return {
+            node: assumed.range.open_beyond([self.known[n] for n in sources.get(node, ())])
+            for node, assumed in self.assumed.items()
+        }
+
     # ------------------------------------------------------------------------------------ blocks
 
     def block(self, block: Block) -> None:
@@ -194,24 +211,30 @@ class Ranges:
         if node in self.assumed:
             return found.meet(self.assumed[node].range)
         too_far = self.margin or _TOO_FAR
-        if found.size <= too_far * seen.size and not self._steep(node):
+        curved = node.op == "apply" and line(node.attr) is None
+        if curved and node.args[0].op != "parameter":
+            return self._function_as_seen(node, seen, found)
+        if found.size <= too_far * seen.size:
             return found
-        if node.op == "apply" and line(node.attr) is None and node.args[0].op != "parameter":
-            argument = node.args[0]
-            shown, before = self.example[argument], self.known[argument]
-            most = (self.margin or _NEAR) * shown.size
-            far, close = Range(-most, most), self._near(shown)
-            sizes = []
-            for near in (close, far):
-                self.known[argument] = before.meet(near)
-                sizes.append(math.inf if self._steep(node) else self._ruled(node).size)
-            self.known[argument] = before
-            near = far if sizes[1] <= too_far * sizes[0] else close
-            self.known[argument] = self._narrowed(argument, near)
-            return self._ruled(node)
         most = _FAR * seen.size
         near = Range(-most, most) if self.margin is None else self._near(self._rounded(seen))
         return self._narrowed(node, near, found)
+
+    def _function_as_seen(self, node: Node, seen: Range, found: Range) -> Range:
+        """A function, no larger and no steeper than near to where its argument was seen."""
+        (argument,), too_far = node.args, self.margin or _TOO_FAR
+        near = self._near(self.example[argument])
+        size, steepness = self._on(node, near)
+        steepest = self._steepness(node)
+        tame = math.isfinite(steepest) and steepest <= too_far * steepness
+        if tame and found.size <= too_far * seen.size:
+            return found
+        most = (self.margin or _NEAR) * self.example[argument].size
+        far = Range(-most, most)
+        farther, steeper = self._on(node, far)
+        enough = farther <= too_far * size and steeper <= too_far * steepness
+        self.known[argument] = self._narrowed(argument, far if enough else near)
+        return self._ruled(node)
 
     @staticmethod
     def _rounded(seen: Range) -> Range:
@@ -226,12 +249,19 @@ class Ranges:
             return seen.beyond(_NEAR, _NEARER)
         return seen.beyond(self.margin, self.margin)
 
-    def _steep(self, node: Node) -> bool:
-        """Whether a function has an end of its range where no table holds it, as a root at 0."""
-        if node.op != "apply" or line(node.attr) is not None:
-            return False
+    def _on(self, node: Node, near: Range) -> tuple[float, float]:
+        """How large and how steep a function would be if its argument stayed within ``near``."""
+        (argument,) = node.args
+        before = self.known[argument]
+        self.known[argument] = before.meet(near)
+        size, steepness = self._ruled(node).size, self._steepness(node)
+        self.known[argument] = before
+        return (size, steepness) if math.isfinite(steepness) else (math.inf, math.inf)
+
+    def _steepness(self, node: Node) -> float:
+        """The largest slope of a function; infinite where no table holds it, as a root at 0."""
         at = self.known[node.args[0]]
-        return not all(map(math.isfinite, slope(node.attr, at.low, at.high)))
+        return max(map(abs, slope(node.attr, at.low, at.high)))
 
     def _narrowed(self, node: Node, seen: Range, found: Range | None = None) -> Range:
         """The range of a node with an assumption: ends that are proven are not checked."""
@@ -325,8 +355,8 @@ class Ranges:
         """States as before the first turn, or as they are assumed."""
         for carried in loop.carried:
             start = self.known[carried.start]
-            if carried.counter and loop.count is not None:
-                start = start.join(self.known[loop.count])
+            if carried.counter and loop.most is not None:
+                start = Range(start.low, max(start.high, self.known[loop.most].high))
             self.known[carried.state] = self._of_state(carried.state, start)
 
     def _grown(self, loop: Loop, widen: bool) -> list[LoopVariable] | ProgramError:

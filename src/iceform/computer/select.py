@@ -20,7 +20,9 @@ from iceform.computer.instructions import Write
 from iceform.computer.piecewise_linear import STEEPEST, piecewise_linear
 from iceform.computer.ranges import Ranges
 from iceform.computer.side_by_side import attended, packed
+from iceform.computer.tables import bends_too_much
 from iceform.computer.virtual import (
+    Curve,
     FunctionPair,
     JumpCurve,
     LinearForm,
@@ -258,7 +260,7 @@ class Selector:
                 return late.line(*straight)
             return self._curve_of(late, tree, argument)
         curve = scaled_curve(late.curve, tree)
-        if curve is None:
+        if curve is None or self._bends_too_much(curve, late.range):
             return self._curve_of(of_register(self.register(argument)), tree, argument)
         return replace(late, curve=curve)
 
@@ -280,7 +282,19 @@ class Selector:
         known = self.ranges[argument] - Range(form.constant, form.constant)
         return alpha, form.constant, base, base.range.meet(known.times(1.0 / alpha))
 
+    def _bends_too_much(self, curve: Curve, span: Range) -> bool:
+        """Whether no look-up should compute all of a curve: a kink of it is better by itself."""
+        eps = self.writer.eps
+        straight = piecewise_linear(curve, span, eps) is not None
+        return not straight and bends_too_much(curve, span, eps)
+
     def _one_curve(self, name: str, u: Late, v: Late) -> Pending | None:
+        """Two curves of one variable as one, if one look-up computes it well."""
+        one = self._fused(name, u, v)
+        return None if one is None or self._bends_too_much(one.curve, one.range) else one
+
+    @staticmethod
+    def _fused(name: str, u: Late, v: Late) -> Pending | None:
         """Two curves of one variable as one."""
         p, q = _as_curve(u), _as_curve(v)
         if p is None or q is None:

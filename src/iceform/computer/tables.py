@@ -53,6 +53,7 @@ from iceform.tables.bounds import linear_reproduction
 from iceform.tables.posterior import posterior_error
 from iceform.tables.regimes import Fit, fit_values
 
+SHARE = 2.0**-6  # of a program's eps that one look-up may be off by
 _CELLS, _GUARDS, _SHARPNESS = 4, 12, 0.25  # of the grid for polynomials; see above
 _ROOM = BEYOND  # of a range, beyond its ends: computed arguments are off by their errors
 # Smooth curves: as many cells as it takes to be seen within a share of eps.
@@ -359,6 +360,24 @@ def _fitted_pair(
     keys = lead.keys.slopes, lead.keys.biases - lead.keys.slopes * lead.grid.center
     columns = _Column.of(first, lead.values), _Column.of(second, lead.values)
     return _pair(name, keys, span, (f, g), columns)
+
+
+def bends_too_much(curve: Curve, span: Range, eps: float) -> bool:
+    """Whether a curve has a kink that costs its table more than a program's eps.
+
+    It is then better computed in two look-ups, the kink in one of them. ``eps`` is what one look-up
+    may be off by.
+    """
+    if isinstance(curve, JumpCurve) or not span.low < span.high:
+        return False
+    if not _function(curve, span).kinks_in(span.low, span.high):
+        return False
+    try:
+        room = _with_room(span, curve, None)
+        error = _fit(_tree(curve), room.low, room.high, eps).error
+    except IceformError:
+        return True
+    return error * SHARE > eps * max(1.0, span.of(curve).size)
 
 
 _NARROWER = (8, 6, 4, 2)  # halvings of a range, from one end, that are tried for a table

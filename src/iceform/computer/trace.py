@@ -98,13 +98,11 @@ class Tracer:
         """The turns of a counted loop, for Python's ``for``."""
         if count.samples or count.width is not None:
             raise refuse("repeat takes one number of turns, not one a sample", source_line())
-        if not _fixed(count.read()):
-            raise refuse(
-                "repeat counts by parameters and numbers, and this comes from the data; a loop "
-                "that they end is while ice.while_(...)",
-                source_line(),
-            )
-        return _Turns(self, source_line(), count=count.read())
+        if _fixed(count.read()):
+            return _Turns(self, source_line(), count=count.read())
+        # Of what is known only when the program runs: the turns are counted, and asked for.
+        until = count.nearest_whole()
+        return _Turns(self, source_line(), first=(until > 0).read(), until=until)
 
     def again(self, condition: Value, frame: FrameType) -> bool:
         """One question of a ``while ice.while_(...)``."""
@@ -136,10 +134,10 @@ class _Turns:
 
     def __init__(
         self, tracer: Tracer, place: SourceLine | None, count: Node | None = None,
-        first: Node | None = None,
+        first: Node | None = None, until: Value | None = None,
     ) -> None:  # fmt: skip
         self.tracer, self.place = tracer, place
-        self.count, self.first = count, first
+        self.count, self.first, self.until = count, first, until
         self.start: dict[str, Any] = {}
         self.began: dict[str, tuple[Node, bool, int | None]] = {}
         self.states: dict[str, Node] = {}
@@ -164,7 +162,10 @@ class _Turns:
                 "ice.repeat(...), without zip, enumerate, list, next or a comprehension around it",
                 self.place,
             )
-        if not self.turn(frame, None):
+        goes_on = None
+        if self.until is not None and self.number is not None:
+            goes_on = self.number + 1 < self.until
+        if not self.turn(frame, goes_on):
             raise StopIteration
         self.number = Turn(
             self.tracer, self.tracer.state("turn", False, None, self.place), False, None
@@ -203,7 +204,7 @@ class _Turns:
 
     def _check_surroundings(self, frame: FrameType, names: dict[str, Any]) -> None:
         """Refuse a turn that changes something which is not among the names that a loop carries."""
-        self.unread = set(frame.f_locals) - live(frame)
+        self.unread = set(frame.f_locals) - live(frame) - set(frame.f_code.co_cellvars)
         path = self.seen.changed(self.tracer.around.seen(frame, names))
         if frame.f_code.co_exceptiontable:  # a handler may ask whether a name is set
             new = (n for n in frame.f_locals if n in names and n not in self.start)
@@ -226,16 +227,19 @@ class _Turns:
             )
 
     def _changed(self, name: str, names: dict[str, Any]) -> bool:
-        """Whether the last turn gave a name another value.
+        """Whether the last turn gave a name another value that may be read.
 
-        A Python number that nothing reads before it is written again, such as the last index of a
-        Python loop inside, is none of the program's business.
+        What nothing reads before it is written again, such as the last index of a Python loop
+        inside, is none of the program's business.
         """
+        if self._unread(name):
+            return False
         now, before = names.get(name), self.held.get(name)
         numbers = not isinstance(now, Value) and not isinstance(self.start[name], Value)
-        if numbers:
-            return name.partition("[")[0] not in self.unread and repr(now) != repr(before)
-        return now is not before
+        return repr(now) != repr(before) if numbers else now is not before
+
+    def _unread(self, name: str) -> bool:
+        return name.partition("[")[0] in self.unread
 
     def _shapes_hold(self, names: dict[str, Any]) -> bool:
         return all(_shape(names[n], s) == (s.samples, s.width) for n, s in self.states.items())
@@ -285,7 +289,8 @@ class _Turns:
         """Two names for one object cannot be given two states."""
         owners: dict[int, str] = {}
         for name, value in names.items():
-            if not isinstance(value, Value) or (name not in changed and name not in self.start):
+            begun = name in changed or name in self.start
+            if not isinstance(value, Value) or not begun or self._unread(name):
                 continue
             other = owners.setdefault(id(value), name)
             if other != name and {other, name} & changed and not self._same(other, name):
@@ -303,15 +308,16 @@ class _Turns:
         body = self.tracer.blocks[-1]
         self.tracer.open.pop()
         carried = tuple(self._carried(name, names[name]) for name in sorted(self.states))
+        results = {id(names[c.name]): c.result for c in carried}
         if self.number is not None:
             carried += (self._counted(self.number),)
         self.tracer.leave()
-        self.tracer.close(Loop(body, carried, self.count, self.first, again, self.place))
-        results = {id(names[c.name]): c.result for c in carried if not c.counter}
+        most = self.count if self.until is None else self.until.read()
+        self.tracer.close(Loop(body, carried, self.count, self.first, again, self.place, most))
         for name, value in names.items():
             if id(value) in results:
                 value.handle = results[id(value)]
-            elif isinstance(value, Value) and name not in self.start:
+            elif isinstance(value, Value) and value is not self.start.get(name):
                 value.lost = (
                     f"{name} is set inside a loop and read after it; give it a value before the "
                     "loop, so that it has one if the loop makes no turn"
@@ -524,6 +530,6 @@ def _live_loop(loop: Loop, needed: set[Node]) -> Loop:
         wanted |= more
     needed.update(inside - set(body.walk()))
     needed.update(c.start for c in wanted)
-    needed.update(n for n in (loop.count, loop.first) if n is not None)
+    needed.update(n for n in (loop.most, loop.first) if n is not None)
     carried = tuple(c for c in loop.carried if c in wanted)
     return replace(loop, body=body, carried=carried)

@@ -15,6 +15,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from functools import partial, reduce, update_wrapper
+from itertools import accumulate
 from numbers import Real
 from types import FunctionType
 from typing import Any, NoReturn, Protocol, TypeGuard
@@ -190,6 +191,10 @@ class Value:
     def _whole(self, kind: str, gap: float) -> Value:
         return emit("whole", self, attr=(kind, gap))
 
+    def nearest_whole(self) -> Value:
+        """The whole number that this is; a run refuses others."""
+        return self._whole("nearest", 0.5 - FLAG_GAP)
+
     def __round__(self, digits: None = None) -> Value:
         """The nearest whole number; a run refuses what lies half-way between two."""
         if digits is not None:
@@ -221,7 +226,7 @@ class Value:
 
     def __getitem__(self, index: Any) -> Value:
         if self.width is not None and isinstance(index, Value):
-            return (one_hot(index, self.width) * self).sum()
+            return (hot(index, self.width) * self).sum()
         if self.width is not None and isinstance(index, slice):
             return self._part(index)
         if self.width is None or not isinstance(index, int):
@@ -412,31 +417,10 @@ def lifted(value: Any, beside: Value) -> Value:
     return leaf(beside.scope, Node(op, (), False, width, attr, source_line()))
 
 
-def one_hot(index: Value, length: int) -> Value:
-    """A vector that is 1 in one component and 0 in the others.
-
-    Parameters
-    ----------
-    index
-        Which component, from 0 on: a value of the program that is a whole number.
-    length
-        How many components there are.
-
-    Examples
-    --------
-    >>> @ice.algorithm
-    ... def classes(x, y):
-    ...     return ice.one_hot(y, 3)
-    >>> classes([[0.0], [0.0]], [2.0, 0.0])
-    tensor([[0., 0., 1.],
-            [1., 0., 0.]], dtype=torch.float64)
-    """
-    if not isinstance(index, Value) or index.width is not None:
-        raise refuse(
-            "one_hot takes one whole number of the program; for a place that never changes write "
-            "ice.constant([0, 1, 0])",
-            source_line(),
-        )
+def hot(index: Value, length: int) -> Value:
+    """:func:`iceform.one_hot` of a value."""
+    if index.width is not None:
+        raise refuse("one_hot takes one whole number, and this is a vector", source_line())
     found: Value = lifted(range(length), index) == index
     return found
 
@@ -623,6 +607,40 @@ def _smallest(value: Any, dim: Any = None) -> Value:
     return reduce(minimum, _components("min", value, dim))
 
 
+def _first_largest(value: Any, dim: Any = None) -> Value:
+    """Which component is the largest, the first of them; a run refuses a tie of the largest."""
+    first, *others = _components("argmax", value, dim)
+    place, most = first * 0.0, first
+    for number, other in enumerate(others, 1):
+        larger = other > most
+        place, most = where(larger, number, place), maximum(most, other)
+    return place.nearest_whole()
+
+
+def _sums_up_to(value: Any, dim: Any = None) -> Value:
+    return emit("concat", *accumulate(_components("cumsum", value, dim)))
+
+
+def _side(word: str, parts: Iterable[Any], dim: Any = 0) -> Value:
+    """Numbers (``torch.stack``), or vectors too (``torch.cat``), as one vector."""
+    several = list(parts)
+    beside = next(v for v in several if isinstance(v, Value))
+    values = [lifted(v, beside) for v in several]
+    if dim not in (0, -1) or (word == "stack" and any(v.width is not None for v in values)):
+        raise refuse(
+            f"{word} makes a vector, and matrices are of numbers alone, A @ v; hold rows as values "
+            "of their own, or as samples",
+            source_line(),
+        )
+    return emit("concat", *values)
+
+
+def _variance(value: Any, dim: Any = None, *, correction: float = 1) -> Value:
+    away = _components("var", value, dim)
+    away = away - away.mean()
+    return (away @ away) / (len(away) - correction)
+
+
 def soft_threshold(value: Value, threshold: Any = 0.5) -> Value:
     """``value`` moved towards 0 by ``threshold``, and 0 where it is nearer to 0 than that.
 
@@ -649,6 +667,11 @@ def _length(a: Value) -> Value:
 
 def filled_like(value: Value, number: float) -> Value:
     """A number in the shape of ``value``, one for all."""
+    if not isinstance(value, Value):
+        raise refuse(
+            f"this word belongs into an algorithm, beside its x and y; got {type(value).__name__}",
+            source_line(),
+        )
     if not is_number(number):
         raise foreign(number)
     node = Node("constant", (), False, value.width, float(number), source_line())
@@ -683,6 +706,19 @@ _SEVERAL: dict[Any, Callable[..., Any]] = {
     torch.min: lambda a, b=None: _smallest(a) if b is None else minimum(a, b),
     torch.amax: _largest,
     torch.amin: _smallest,
+    torch.argmax: _first_largest,
+    torch.argmin: lambda a, dim=None: _first_largest(-a, dim),
+    torch.cumsum: _sums_up_to,
+    torch.prod: lambda a, dim=None: reduce(operator.mul, _components("prod", a, dim)),
+    torch.flip: lambda a, dims=None: _components("flip", a, None)[::-1],
+    torch.var: _variance,
+    torch.std: lambda a, dim=None, **options: _variance(a, dim, **options) ** 0.5,
+    torch.stack: partial(_side, "stack"),
+    torch.cat: partial(_side, "cat"),
+    torch.hypot: lambda a, b: (a * a + b * b) ** 0.5,
+    torch.exp2: lambda a: 2.0**a,
+    torch.log2: lambda a: function("log", a) / math.log(2),
+    torch.log10: lambda a: function("log", a) / math.log(10),
     torch.logsumexp: _logsumexp,
     torch.softmax: _softmax,
     F.softmax: _softmax,

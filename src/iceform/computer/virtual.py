@@ -264,7 +264,7 @@ class SelectedCode:
     gaps: dict[Node, float]  # how near to a tie each comparison may come
 
 
-_PLAIN_SIZE = 32.0  # values of sizes from 1/32 to 32 are held as they are
+PLAIN_SIZE = 32.0  # values of sizes from 1/32 to 32 are held as they are
 _MOST_BITS = 300  # of a scale: a product of three is still a number, and one over it too
 
 Z = trees.Variable()
@@ -420,7 +420,7 @@ def scale_of(range: Range) -> float:
 
     A product by squares is off by rounding of the square of the larger factor.
     """
-    if range.size == 0 or 1 / _PLAIN_SIZE <= range.size <= _PLAIN_SIZE:
+    if range.size == 0 or 1 / PLAIN_SIZE <= range.size <= PLAIN_SIZE:
         return 1.0
     return 2.0 ** max(-_MOST_BITS, min(round(math.log2(range.size)), _MOST_BITS))
 

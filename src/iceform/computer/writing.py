@@ -19,10 +19,12 @@ zeros lie beyond its vector: only then may its components be summed.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from iceform.arithmetic.intervals import above
+from iceform.arithmetic.units import UNIT
 from iceform.computer.graph import Block, Graph, Loop, refuse
 from iceform.computer.instructions import Write
 from iceform.computer.piecewise_linear import piecewise_linear
@@ -30,6 +32,7 @@ from iceform.computer.ranges import Ranges
 from iceform.computer.tables import low_degree
 from iceform.computer.virtual import (
     DECISIVE,
+    PLAIN_SIZE,
     Curve,
     FunctionPair,
     LinearForm,
@@ -344,6 +347,7 @@ class InstructionWriter:
         if not exact:
             u, v = (self._settled(form, dst, site) for form in (u, v))
             k, shift_u, shift_v = u.terms[0][1] * v.terms[0][1] / dst.scale, 0.0, 0.0
+        k /= _coarser(dst, abs(k) * max(u.range.size / abs(alpha), v.range.size / abs(beta)) ** 2)
         f = quarter_square(k, shift_u + shift_v)
         g = quarter_square(k, shift_u - shift_v)
         a, b = u.reads, v.reads
@@ -427,6 +431,22 @@ class InstructionWriter:
     def emit(self, instruction: VirtualInstruction, site: CodeSite) -> None:
         """One instruction, the last of its block so far."""
         self.code[site.block].items.append(instruction)
+
+
+def _coarser(dst: Register, squares: float) -> float:
+    """By how much the unit of a product's register is made larger; 1 if it may stay.
+
+    The product is a difference of squares. Where rounding of these alone would fill the register,
+    because next to nothing is multiplied with a far larger number, it holds rounding in a unit in
+    which that is small.
+    """
+    rounding = UNIT * squares * PLAIN_SIZE
+    if dst.scale >= 1 or rounding <= 1:
+        return 1.0
+    factor = min(2.0 ** math.ceil(math.log2(rounding)), 1 / dst.scale)
+    dst.scale *= factor
+    dst.range = dst.range.times(1 / factor)
+    return factor
 
 
 def total_of(reads: tuple[Read, ...]) -> Range:

@@ -70,7 +70,7 @@ class BoundsWalk:
         self.open: list[str] = []  # operations that nothing here bounds
 
     def through(self, graph: NetworkGraph) -> float:
-        """The error of the results."""
+        """Follow bounds from the inputs to the results; return the largest error of a result."""
         limits = self._limits(graph) if self._carries else {}
         known: dict[str, Bounds] = {}
         for node in graph.nodes:
@@ -82,7 +82,7 @@ class BoundsWalk:
         return max(known[r.name].error for r in graph.results if isinstance(r, Ref))
 
     def _limits(self, graph: NetworkGraph) -> dict[str, float]:
-        """What pieces allow at their inputs, carried back through moves."""
+        """How large each value may be, since the pieces that read it refuse larger inputs."""
         limits: dict[str, float] = {}
         for node in reversed(graph.nodes):
             if node.op == "piece":
@@ -190,7 +190,7 @@ class BoundsWalk:
 
 
 def _moved(node: NetworkNode, given: list[Bounds]) -> Bounds:
-    """Entries are the same; lengths of a row where rows stay, are cut or are joined."""
+    """Bounds behind a move: entries stay, and row lengths where rows are kept, cut or joined."""
     if not given:
         return Bounds()
     width, first = node.shape[-1] if node.shape else None, given[0]
@@ -229,7 +229,7 @@ def rows_stay(node: NetworkNode) -> bool:
 
 
 def _constant(tensor: Tensor, *, masks: bool) -> Bounds:
-    """Of a mask, what it does not forbid: an error is carried where that is all that counts."""
+    """Bounds of a constant; ``masks`` leaves out entries so low that they only forbid tokens."""
     if not tensor.is_floating_point() or not tensor.numel():
         return Bounds()
     if masks:

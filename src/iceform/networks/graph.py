@@ -37,7 +37,7 @@ _DTYPES = {str(d): d for d in vars(torch).values() if isinstance(d, torch.dtype)
 
 @dataclass(frozen=True)
 class Ref:
-    """What another node computed."""
+    """A reference to what another node computes."""
 
     name: str
 
@@ -119,7 +119,7 @@ class NetworkNode:
 
     @cached_property
     def moved(self) -> tuple[str, ...]:
-        """The values that a move moves: not the masks and indices that it is told by."""
+        """The values that a move moves, without the masks and indices that say where to."""
         kept = _MOVED.get(self.short)
         args = (
             self.args if kept is None else tuple(self.args[i] for i in kept if i < len(self.args))
@@ -243,7 +243,7 @@ class NetworkGraph:
 
     @cached_property
     def _last(self) -> dict[str, tuple[str, ...]]:
-        """The values that nobody reads after a node."""
+        """By node, the values that nobody reads after it: they can be dropped."""
         last: dict[str, str] = {}
         for node in self.nodes:
             last[node.name] = node.name
@@ -257,7 +257,7 @@ class NetworkGraph:
 
     @cached_property
     def pairs(self) -> dict[str, str]:
-        """Steps of whose value one piece alone reads, and nothing else but it: by their names."""
+        """Steps whose value only one piece reads, as its only input: (step, piece) by name."""
         readers: dict[str, list[NetworkNode]] = {}
         for node in self.nodes:
             for name in node.needs:
@@ -340,7 +340,7 @@ class _DeferredArguments:
     kwargs: Mapping[str, Any]
 
     def to(self, parts: nn.Module, name: str) -> Any:
-        """What the piece of that name makes of them."""
+        """The output of the piece of that name, which runs the step that was put off first."""
         first = None if self.args[0] is None else parts.get_submodule(self.args[0])
         return parts.get_submodule(name).finish(first, *self.args[1:], **self.kwargs)  # type: ignore[operator]
 
@@ -361,5 +361,5 @@ def _step(
 
 
 def at(device: torch.device, given: Any) -> Any:
-    """Arguments with this device for any that they name."""
+    """Arguments in which every device is replaced by this one."""
     return mapped(given, lambda v: device if isinstance(v, torch.device) else v)

@@ -29,7 +29,7 @@ _ZERO = Const(torch.zeros((), dtype=torch.float64))
 
 @dataclass
 class _Logits:
-    """What a softmax is taken of.
+    """The logits of a softmax, taken apart.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class _Logits:
 
 
 def _tensor(value: Any) -> Any:
-    """A number as the constant that it is."""
+    """A number as a constant tensor; anything else as it is."""
     return (
         Const(torch.full((1, 1), value, dtype=torch.float64))
         if isinstance(value, int | float)
@@ -117,7 +117,7 @@ class Attending:
         return float(value) if isinstance(value, int | float) else None
 
     def _peeled(self, given: Any) -> _Logits:
-        """Logits without what no activation enters: what is added, and what replaces them."""
+        """Take masks off the logits: what is added to them, and what replaces them."""
         found = _Logits(given)
         while (node := self.graph.source(found.node)) is not None:
             op, args = op_of(node), node.args
@@ -139,7 +139,7 @@ class Attending:
         return found
 
     def _add(self, node: fx.Node, logits: _Logits, term: Any) -> None:
-        """What is added to logits, but for those that are replaced afterwards."""
+        """Note what is added to logits; those that are replaced afterwards do not count."""
         value, suffix = _tensor(self.graph.value(term)), f".mask{len(logits.added)}"
         if logits.hidden is not None:
             value = self.graph.call(
@@ -148,7 +148,7 @@ class Attending:
         logits.added.append(value)
 
     def _replace(self, node: fx.Node, logits: _Logits, hide: Any, value: Any) -> None:
-        """Logits that are a number where ``hide`` is true: 0 there, and the number is added."""
+        """Note that logits are a number where ``hide`` is true: 0, and the number is added."""
         suffix, number = f".mask{len(logits.added)}", self._number(value)
         logits.highest = max(logits.highest, math.inf if number is None else number)
         where = hide, _tensor(self.graph.value(value)), _ZERO
@@ -184,7 +184,7 @@ class Attending:
         return (*node.args, scale) if sound else None
 
     def _scored(self, node: fx.Node) -> int | None:
-        """Which side of a sum is the product."""
+        """The index of the summand that is a product; None where not exactly one is."""
         sides = [self.graph.source(a) for a in node.args[:2]]
         scores = ("mul", "div", "matmul", "bmm")
         found = [s is not None and op_of(s) in scores for s in sides]

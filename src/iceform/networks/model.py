@@ -79,7 +79,7 @@ class NetworkModel(Parts):
     # ----------------------------------------------------------------------------------- running
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """As the original's."""
+        """Call the network as the original is called."""
         given, tensors = self.signature.flatten(args, kwargs)
         graph = self.graph_for(given, tensors)
         if self.settings.mode != "run" or torch.compiler.is_exporting():
@@ -101,7 +101,7 @@ class NetworkModel(Parts):
         return self._covered[graph]
 
     def joined(self, graph: NetworkGraph) -> frozenset[str]:
-        """The nodes that the next piece computes along with its own: nobody else may look."""
+        """The nodes that the next piece computes in one call with its own; none if watched."""
         if (
             piece_recorder() is not None
             or hooked(self.modules())
@@ -147,7 +147,7 @@ class NetworkModel(Parts):
             return graph
 
     def _home(self) -> torch.device:
-        """Where the original is, which stays there whatever becomes of the pieces."""
+        """The device of the original, which does not move with the pieces."""
         (original,) = self._original
         held = [] if original is None else [*original.parameters(), *original.buffers()]
         return held[0].device if held else torch.device("cpu")
@@ -173,7 +173,7 @@ class NetworkModel(Parts):
     # -------------------------------------------------------------------------- the original
 
     def original(self, given: Any, tensors: Sequence[Tensor]) -> Any:
-        """What the original gives, in float64."""
+        """The original's output, computed in float64."""
         wide = cast(list(tensors), torch.float64)
         (source,) = self._original
         if source is None:
@@ -289,7 +289,7 @@ def _near(ours: Tensor, theirs: Tensor, share: float) -> bool:
 
 
 def _perturbed(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Numbers scaled a little each, ids exchanged; masks as they are."""
+    """Two perturbed copies of inputs: numbers scaled a little, ids shuffled, masks unchanged."""
     draw = torch.Generator().manual_seed(0)
     found = []
     for sign in (1.0, -1.0):

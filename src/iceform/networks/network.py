@@ -151,7 +151,7 @@ def in_context(
 
 
 def _check_model(model: Any) -> None:
-    """Refuse what has no numbers, or hides what it does."""
+    """Refuse models without numbers, and models that hide what they do."""
     if not isinstance(model, nn.Module):
         raise ProgramError(f"model must be a torch.nn.Module, got a {type(model).__name__}")
     if isinstance(model, torch.jit.ScriptModule):
@@ -220,7 +220,7 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
     --------
     >>> net = in_context(torch.nn.Linear(2, 1).double(), bound=1.0)
     >>> result = net.run(torch.zeros(1, 2).double())
-    >>> result.attestation.ok, result.enclosure.error < 1e-14
+    >>> result.attestation.ok, result.enclosure.error < 1e-13
     (True, True)
     """
 
@@ -330,7 +330,7 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
 
     @full_precision
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """As the original's."""
+        """Call the network as the original is called."""
         if not torch.compiler.is_exporting():
             check_matmul_precision(self.settings.dtype)
             self._check_dtypes((*args, *kwargs.values()))
@@ -380,7 +380,7 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
         return self.model.original(structure, tensors)
 
     def train(self, mode: bool = True) -> InContext:
-        """Nothing: frozen weights are not trained, and dropout stays off."""
+        """Does nothing: frozen weights are not trained, and dropout stays off."""
         del mode
         super().train(False)
         return self

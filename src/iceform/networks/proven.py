@@ -178,7 +178,7 @@ def of_outputs(
 
 
 def _apart(ours: Tensor, wanted: Tensor) -> Tensor:
-    """|ours - wanted|; what is no number is infinitely far, unless both are the same."""
+    """|ours - wanted|, rounded up; NaN and infinities count as infinitely far unless equal."""
     away = (ours.double() - wanted).abs() * OUTWARD
     return torch.where(ours == wanted, 0.0, away).nan_to_num(nan=math.inf, posinf=math.inf)
 
@@ -190,7 +190,7 @@ def _hold(
     wanted: Sequence[Tensor],
     bounds: Sequence[Tensor],
 ) -> None:
-    """The original in float64 is where the run of its graph is, but for their rounding."""
+    """Refuse where the original in float64 is further from its graph than rounding allows."""
     for ours, theirs, bound in zip(
         wanted, floats_of(network.model.original(structure, tensors)), bounds, strict=True
     ):

@@ -201,7 +201,7 @@ class SourceRun:
         return square if name == "square" else self.tape.apply("mul", square, read)
 
     def _length(self, read: int, args: Any, kwargs: Any) -> int | None:
-        """The 2-norm."""
+        """The step of a 2-norm; None for other norms."""
         given: list[Any] = [*args[1:4], *(2, None, False)[len(args[1:4]) :]]
         order, axes, keep = given
         if order != 2 or kwargs:

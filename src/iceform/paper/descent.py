@@ -444,7 +444,7 @@ class GradientDescent(Emulator):
 
     @property
     def design(self) -> Design:
-        """One head for every layer: the logit of the look-up layer and the moves of its step."""
+        """One head a layer, with the logit of the look-up layer and the moves of its step."""
         if not self.unrolled:
             return self.layout.design
         ((look,),) = self.layout.design.layers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -123,6 +124,12 @@ class Range:
     def holds(self, other: Range) -> bool:
         """Whether ``other`` lies within."""
         return self.low <= other.low and other.high <= self.high
+
+    def open_beyond(self, others: Sequence[Range]) -> Range:
+        """Without the ends that all of some other ranges, if there are any, keep anyway."""
+        low = bool(others) and all(self.low <= r.low for r in others)
+        high = bool(others) and all(r.high <= self.high for r in others)
+        return Range(-math.inf if low else self.low, math.inf if high else self.high)
 
     def of(self, tree: trees.Node) -> Range:
         """What a scalar function makes of it."""

@@ -123,7 +123,7 @@ class AttentionPiece(Piece):
         return Bounds(min(v, given[2].entry * slack), v, width=self.value_dim)
 
     def _widen(self, given: tuple[Bounds, ...]) -> None:
-        """Accept all that can come, where it is bounded."""
+        """Widen the range to all that inputs within these bounds can be."""
         for key, longest in self._scaled(b.along for b in given).items():
             self.norms[key] = max(self.norms[key], longest if math.isfinite(longest) else 0.0)
         mask = given[3].entry if len(given) > 3 else 0.0
@@ -210,7 +210,7 @@ class AttentionPiece(Piece):
         return self.length
 
     def _rounding(self) -> tuple[float, float]:
-        """Of a logit, relative to |q||k|, and of the weighted sum."""
+        """Relative rounding of a logit, as a share of |q||k|, and of the weighted sum."""
         unit = self.settings.unit
         return (self.head_dim + 6) * unit, (2 * self.settings.layers.sizes.tokens + 16) * unit
 
