@@ -103,6 +103,7 @@ autodoc_class_signature = "mixed"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 napoleon_google_docstring = False
+napoleon_use_rtype = False  # what a section on answers says is a sentence, not always a type
 napoleon_attr_annotations = False
 napoleon_custom_sections = [("Attributes", "params_style")]
 python_display_short_literal_types = True

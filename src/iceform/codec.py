@@ -132,9 +132,8 @@ def _name(kind: Any) -> str:
 
 def _decoded(kind: Any, said: Any, tensors: Mapping[str, Tensor], at: str) -> Any:
     if is_dataclass(kind):
-        if isinstance(said, cast(type, kind)):  # of a value, not of a file
-            return said
-        return _dataclass(cast(type, kind), said, tensors, at)
+        is_value = isinstance(said, cast(type, kind))  # of a dataclass in memory, not of a file
+        return said if is_value else _dataclass(cast(type, kind), said, tensors, at)
     if _is_tensor(kind):
         return _tensor(said, tensors, at)
     origin = get_origin(kind)

@@ -137,18 +137,16 @@ BACKEND_MANY = 256  # tokens: of fewer a softmax over all is as quick
 
 # run/primitives.py
 PRIMITIVES_CACHED = 1 << 22  # bytes of samples that stay in cache between two looks at them
-PRIMITIVES_ALIGNED = 128  # rows, so that only the last chunk has a block that is not whole
 PRIMITIVES_SMALL = 1 << 12  # weights: below this one softmax is quicker than a look-up's own call
 
 # run/windowed.py
 WINDOWED_FEW = 4096  # samples whose sums cost nothing in float64
-# Rows summed in float32 before they are added in float64, where there are more.
-WINDOWED_BLOCK = 128
 WINDOWED_LONGEST = 120.0  # seconds that a compiler may take
 WINDOWED_PART = 1 << 15  # entries, or rows of samples, at once in a thread: they stay in cache
-WINDOWED_LANES = 128  # entries that look_up.c looks up together
+# Entries that look_up.c looks up together, and rows whose sum is float32 where there are many.
+WINDOWED_LANES = 128
 WINDOWED_LINE = 16  # numbers that look_up.c reads at once, at most
-WINDOWED_WAITS = 1 << 16  # entries that are worth waiting for the compiler
+WINDOWED_WAITS = 2 * WINDOWED_PART  # entries that are worth waiting for the compiler
 
 # tables/interpolant.py
 INTERPOLANT_TABLE = 1024  # points either side of a kink in the table that brackets a node

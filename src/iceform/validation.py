@@ -71,8 +71,8 @@ def check_positive(
 ) -> float:
     """A positive (with ``zero``: non-negative) finite number, or a ``BoundError``.
 
-    A bound on data of ``dtype`` reaches to the number that stands for it there, if that is larger:
-    float32 holds 0.6 as 0.60000002, and data of that size are within a bound of 0.6.
+    A bound on data of ``dtype`` reaches to the number that stands for it there, if that is larger,
+    as the float32 nearest to 3/5 is.
 
     Example
     -------

@@ -50,6 +50,12 @@ class HeadFact:
         Where that goes.
     affects
         Features of the answer that depend on it.
+
+    Examples
+    --------
+    >>> fact = ice.zoo.load("linear").fact("theta row 1")
+    >>> fact.layer, fact.head, fact.affects
+    (0, 1, (1,))
     """
 
     layer: int
@@ -73,6 +79,12 @@ class Specimen:
         The emulator; ``module.network`` has the literal weights.
     mechanism
         One fact per head, in order.
+
+    Examples
+    --------
+    >>> specimen = ice.zoo.load("linear")
+    >>> specimen.answer(specimen.module(*specimen.inputs(seed=1))).shape
+    torch.Size([5, 3])
     """
 
     name: str
@@ -284,7 +296,13 @@ _ZOO: dict[str, Callable[[], Specimen]] = {
 
 
 def list() -> builtins.list[str]:
-    """The names of all specimens."""
+    """The names of all specimens.
+
+    Examples
+    --------
+    >>> ice.zoo.list()[:3]
+    ['residual-tanh', 'residual-sin', 'gd-squared']
+    """
     return [*_ZOO]
 
 
@@ -295,6 +313,11 @@ def load(name: str) -> Specimen:
     ------
     ProgramError
         If there is none of that name.
+
+    Examples
+    --------
+    >>> ice.zoo.load("linear")
+    Specimen('linear': a linear map whose weights are in the prompt, ... 3 heads are explained)
     """
     if name not in _ZOO:
         raise ProgramError(f"no specimen {name!r}; there are {', '.join(_ZOO)}")

@@ -14,7 +14,7 @@ from iceform.bench.case import measured_everywhere, read_case
 from iceform.bench.methods import METHODS, PairedRuns, masked
 from iceform.bench.network import PatchedRuns
 from iceform.cli import main
-from iceform.errors import IntegrityError, ProgramError, ShapeError
+from iceform.errors import IntegrityError, ParameterError, ProgramError, ShapeError
 from iceform.targets.text import TextComputer
 
 SMALL = ("vote.data.hard", "thresholded-mean.data.hard-turned", "two-hops.query.hard")
@@ -36,6 +36,23 @@ def case(request):
 @pytest.fixture
 def vote():
     return loaded("vote.data.hard")
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "says"),
+    [
+        (lambda _: bench.load("induct.query.hard"), ProgramError, "induction.query.hard"),
+        (lambda _: bench.load("vote.data"), ProgramError, "vote.data.hard"),
+        (lambda _: bench.load(3), ParameterError, "got 3"),
+        (lambda c: bench.score("vote.data.hard", {}), ProgramError, "bench.load(name)"),
+        (lambda c: c.metric(len(c.pairs("test"))), ShapeError, "the pairs 0 to 7, got 8"),
+        (lambda c: c.private("x"), ProgramError, "a seed is a whole number, got 'x'"),
+    ],
+)
+def test_what_a_new_user_mistypes_is_told(vote, asked, error, says):
+    with pytest.raises(error) as refused:
+        asked(vote)
+    assert says in str(refused.value)
 
 
 def test_at_least_sixty_cases_of_twelve_programs_and_at_most_six_of_each():
@@ -202,6 +219,7 @@ def test_gradients_miss_a_threshold():
         (lambda c: dict.fromkeys(c.edges[1:], 0.0), ShapeError, "input->"),
         (lambda c: dict.fromkeys(c.edges, "much"), ProgramError, "'much'"),
         (lambda c: dict.fromkeys(c.edges, float("inf")), ProgramError, "inf"),
+        (lambda _: "nowhere.json", ProgramError, "no file nowhere.json"),
     ],
 )
 def test_submissions_that_are_none_are_refused_by_name(vote, submission, error, says):

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from iceform.certificates import Attestation, RecordingBackend, witness
+from iceform import tuning
+from iceform.certificates import Attestation, RecordingBackend
 from iceform.errors import IntegrityError
 from iceform.heads import LookUpLayout, LookUps
 from iceform.run import FusedBackend
@@ -94,7 +95,7 @@ def test_a_mean_may_be_off_by_units_of_the_mean_and_not_of_the_sum():
 
 def test_a_sum_is_attested_in_as_little_memory_as_is_said(monkeypatch):
     """All rows of a part are run again, and no more numbers at once than may be held."""
-    monkeypatch.setattr(witness, "_HELD", 400)
+    monkeypatch.setattr(tuning, "BACKEND_LOGITS", 800)
     watched = RecordingBackend(Noting())
     watched.total(look_ups(1000))
     watched.inner.shapes.clear()

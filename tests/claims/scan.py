@@ -2,7 +2,7 @@
 
 Read are README, CHANGELOG, CONTRIBUTING, the pages of docs, benchmarks and results, what the
 notebooks say between their cells, and the docstrings of the package and of the studies. Left out is
-what is no claim in words: code and literals, links, exponents and the whole numbers of formulas,
+what is no claim in words: code, what it prints, links, exponents and the whole numbers of formulas,
 headings, names with digits in them (SHA-256, GPT-2, float64), and whole numbers up to twelve, which
 count things, unless a unit makes a measure of them (10 %, 5x, 2 GiB). Measures in words are numbers
 on pages are numbers too: "three times", "a fifth".
@@ -47,7 +47,7 @@ _BLANKED = (
     re.compile(r"\]\([^)]*\)|https?://\S+"),
     re.compile(r"\A---\n.*?^---$", re.MULTILINE | re.DOTALL),  # front matter
     re.compile(r"^#+ .*$", re.MULTILINE),  # headings
-    re.compile(r"^\s*>>>.*$|^\s*\.\.\. .*$", re.MULTILINE),
+    re.compile(r"^[ \t]*>>>.*(?:\n[ \t]*\S.*)*", re.MULTILINE),  # examples, which tests run
 )
 
 

@@ -8,11 +8,10 @@ from tests.computer.forty_algorithms import CASES, ran
 
 REFUSED = {
     "secant": "contains 0",  # a divisor of either sign
-    "golden_section": "of a tie",
     "levenberg_marquardt": "of a tie",  # losses that hardly differ any more
     "jacobi_rotation": "not a word",  # atan2
 }
-QUICK = ("primes", "knapsack", "gram_schmidt", "rule_110", "cusum", "union_find", "bresenham")
+QUICK = ("primes", "knapsack", "gram_schmidt", "rule110", "cusum", "union_find", "bresenham")
 
 
 def check(name: str) -> None:

@@ -18,7 +18,6 @@ from iceform.heads import (
     HopfieldLayer,
     LookUpLayout,
     Move,
-    ProjectedAttention,
     Row,
     SoftmaxAttention,
     attention,
@@ -27,6 +26,7 @@ from iceform.heads import (
     rows,
 )
 from iceform.heads.head import stacked
+from iceform.heads.variants import ProjectedAttention
 from iceform.networks.frozen import FrozenLayers, NetworkSizes, identity_table
 from iceform.targets import ARCHITECTURES
 

@@ -8,7 +8,8 @@ from torch import nn
 
 from iceform import tuning
 from iceform.errors import ShapeError
-from iceform.heads import AttentionTrace, HopfieldLayer, Lift, LiftedAttention, SoftmaxAttention
+from iceform.heads import HopfieldLayer, Lift, LiftedAttention, SoftmaxAttention
+from iceform.heads.network import AttentionTrace
 from iceform.heads.variants import HeadGroup
 
 F64 = torch.float64

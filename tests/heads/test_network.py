@@ -3,14 +3,8 @@ import torch
 from torch import nn
 
 from iceform.errors import IntegrityError
-from iceform.heads import (
-    Features,
-    FrozenNetwork,
-    HopfieldLayer,
-    Lift,
-    SoftmaxAttention,
-    weights_digest,
-)
+from iceform.heads import Features, FrozenNetwork, HopfieldLayer, Lift, SoftmaxAttention
+from iceform.heads.network import weights_digest
 from iceform.paper import LinearLayer, ResidualMap
 
 F64 = torch.float64

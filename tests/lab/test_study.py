@@ -12,6 +12,7 @@ from studies.lab import EXPERIMENTS, KIND, main, run
 
 FOLDER = Path(__file__).parents[2] / "results" / "lab"
 SMALL = EXPERIMENTS["small"]
+SAME_PROMPTS = ("d5", "d10")  # what is kept of them: all seeds saw the prompts of seed 0
 
 pytestmark = pytest.mark.skipif(not FOLDER.exists(), reason="results are not in the package")
 
@@ -28,7 +29,9 @@ def kept():
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_a_kept_file_is_of_the_experiment_as_it_stands(name):
     whole, kept = EXPERIMENTS[name], kept_of(name)
-    assert kept["experiment"] == json.loads(json.dumps(dataclasses.asdict(whole)))
+    asked = json.loads(json.dumps(dataclasses.asdict(whole)))
+    asked["plan"]["same_prompts"] = name in SAME_PROMPTS
+    assert kept["experiment"] == asked
     crossed = [(start, lr, seed) for start in whole.starts for lr in whole.lr
                for seed in whole.each_seed]  # fmt: skip
     assert [(c["start"], c["lr"], c["seed"]) for c in kept["cells"]] == crossed
@@ -91,6 +94,8 @@ def test_the_large_experiments_are_crossed_as_they_should_be():
     """Five seeds, three rates and every start in five dimensions, and shapes that hold them."""
     for name, dim, seeds in (("d5", 5, 5), ("d10", 10, 3)):
         experiment = EXPERIMENTS[name]
+        first, second = (experiment.plan.prompts(seed, 0, 2).x for seed in (0, 1))
+        assert not torch.equal(first, second)
         assert (experiment.plan.shape.dim, experiment.seeds) == (dim, seeds)
         assert len(experiment.lr) >= 2
         assert set(experiment.starts) == {

@@ -40,7 +40,7 @@ PROSE_FILES = {"computer/explain.py"}
 # Statements that name ``iceform.tuning``, or one of these tables of first guesses and limits.
 TUNING = {
     *("tuning", "_FITTED", "_GRADED", "_LAMBDAS", "_PLATEAU", "_SHARES", "_CHUNK", "_FITS"),
-    *("MANY", "MOST_CYCLES", "MOST_FITTED_TOKENS", "MOST_HARD_CELLS", "MOST_TURNS", "SAMPLED"),
+    *("MANY", "MOST_FITTED_TOKENS", "MOST_HARD_CELLS", "MOST_TURNS", "SAMPLED"),
 }
 
 _FLIPPED = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,

@@ -343,6 +343,116 @@ def test_branches_on_sizes_are_followed_or_refused():
         assert float((net(x[:rows]) - model(x[:rows])).detach().abs().max()) <= 1e-12
 
 
+# ------------------------------------------------------------------------- numbers that are put in
+
+
+class Two(nn.Module):
+    """Something of one map, which is small, and of another."""
+
+    def __init__(self, of):
+        super().__init__()
+        self.one, self.two, self.of = nn.Linear(6, 6), nn.Linear(6, 6), of
+        self.register_buffer("mask", torch.arange(6) % 2 == 0)
+        self.register_buffer("number", torch.tensor(1e4))
+        self.register_buffer("places", torch.zeros(3, 4, 6, dtype=torch.long))
+
+    def forward(self, x):
+        return self.of(self, self.one(x) / 1024, self.two(x))
+
+
+def _norm(own, a, b):
+    return F.layer_norm(a + b, (6,), 1 / 3 + own.number * own.one.bias, own.two.bias / 3)
+
+
+NUMBERS = {
+    "full_like": lambda own, a, b: b * torch.full_like(a, 1e4),
+    "ones_like": lambda own, a, b: b * torch.ones_like(a),
+    "fill_": lambda own, a, b: b * a.fill_(1e4),
+    "masked_fill": lambda own, a, b: b * a.masked_fill(own.mask, own.number),
+    "scatter": lambda own, a, b: b * a.scatter(1, own.places, 1e4),
+    "rsub": lambda own, a, b: torch.rsub(b, 1.0, alpha=1e3),
+    "add": lambda own, a, b: torch.add(1.0, b, alpha=1e3),
+    "softplus": lambda own, a, b: F.softplus(30 * b),
+    "computed weights of a norm": _norm,
+}
+
+
+@pytest.mark.parametrize("dtype", [F64, torch.float32])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_are_in_the_certificate_of_the_range(name, dtype, x):
+    torch.manual_seed(1)
+    net = in_context(Two(NUMBERS[name]).to(dtype), calibration=[x.to(dtype)])
+    off = float((net(x.to(dtype)).double() - net.reference(x.to(dtype))).abs().max())
+    assert 0 < off <= net.certificate.error < 1e6 * net.settings.unit * 1e4
+
+
+def test_what_jumps_has_no_certificate(x):
+    """A quotient rounded to an integer is no division."""
+    jumps = Two(lambda own, a, b: torch.div(b, 2, rounding_mode="floor")).double()
+    net = in_context(jumps, calibration=[x])
+    assert net.certificate.error == net.enclosure(x).error == float("inf")
+
+
+@pytest.mark.parametrize("dtype", [F64, torch.float32])
+def test_weights_that_were_computed_are_rounded(dtype, x):
+    torch.manual_seed(1)
+    made = torch.nn.utils.parametrizations.weight_norm(nn.Linear(6, 6)).to(dtype)
+    net, x = in_context(nn.Sequential(made, nn.Tanh()), calibration=[x.to(dtype)]), x.to(dtype)
+    off = float((net(x).double() - net.reference(x)).abs().max())
+    assert off <= net.enclosure(x).error <= net.certificate.error
+
+
+# ------------------------------------------------------------------------------------------ masks
+
+
+class Masked(nn.Module):
+    """Attention as tutorials write it: logits that are replaced by a number."""
+
+    def __init__(self, of):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(6, 6) for _ in "qkv")
+        self.of = of
+
+    def forward(self, x, *masks):
+        logits = self.q(x) @ self.k(x).mT / 6**0.5
+        return torch.softmax(self.of(logits, *(m[:, None, :] for m in masks)), -1) @ self.v(x)
+
+
+HIDES = {str(n): (lambda s, m, n=n: s.masked_fill(m, n)) for n in (-1e9, -1e4, 0.0)} | {
+    "where": lambda s, m: torch.where(m, torch.full((), -1e9, dtype=s.dtype), s),
+    "added before": lambda s, m: (s + m).masked_fill(m, 0.5),
+    "added after": lambda s, m: s.masked_fill(m, 0.5) + m,
+    "replaced twice": lambda s, m: s.masked_fill(m, 0.5).masked_fill(m.roll(1, -1), 0.25),
+    "least": lambda s, m: s.masked_fill(m, torch.finfo(s.dtype).min),
+}
+
+
+@pytest.mark.parametrize(("backend", "dtype"), [("auto", F64), ("literal", torch.float32)])
+@pytest.mark.parametrize("name", HIDES)
+def test_tokens_that_masks_hide_even_all_of_them(name, backend, dtype, x):
+    """Calibrated on a few hidden tokens, run with rows in which every token is."""
+    torch.manual_seed(1)
+    few = torch.zeros(3, 4, dtype=torch.bool)
+    few[0, 2] = few[1, 0] = True
+    net, x = Masked(HIDES[name]).to(dtype), x.to(dtype)
+    net = in_context(net, calibration=[(x, few)], backend=backend, headroom=3.0)
+    every = few.clone()
+    every[2] = True
+    for mask in (few, every):
+        off = float((net(x, mask).double() - net.reference(x, mask)).abs().max())
+        assert off <= min(net.certificate.error, net.enclosure(x, mask).error)
+        assert off <= 2**12 * net.settings.unit
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_masks_without_a_softmax_are_refused(bad, x):
+    net = in_context(Masked(lambda s, m: s + m).double(), calibration=[(x, x[..., 0] * 0)])
+    mask = torch.zeros(3, 4, dtype=F64)
+    mask[1] = bad
+    with pytest.raises(ice.errors.BoundError, match="a row of its mask is -inf"):
+        net(x, mask)
+
+
 # --------------------------------------------------------------------------------- transformers
 
 QUICK = ("AlbertModel", "GPT2Model")

@@ -289,6 +289,20 @@ def test_activations_follow_the_weights_alike():
     assert float((changed[0] - net.reference(x, *parameters)).abs().max()) > 1e-2
 
 
+@pytest.mark.parametrize("activation", [torch.relu, torch.nn.functional.hardtanh])
+def test_kinked_activations_are_certified_in_float32(activation):
+    sizes, f32 = (2, 3, 1), torch.float32
+    net = ice.paper.MLP(
+        sizes, activation, samples=4, weight_bound=4.0, reach=(12.0, 8.0), eps=None, dtype=f32
+    )
+    assert net.certificate.error < 0.2
+    torch.manual_seed(0)
+    parameters = [0.5 * p for p in network_parameters(sizes, dtype=f32)]
+    x = uniform(16, 4, 2, dtype=f32)
+    got, want = net(x, *parameters), net.reference(x, *parameters)
+    assert_within(got, want, net.certificate.error, activation.__name__)
+
+
 @pytest.mark.parametrize("activation", [torch.relu, torch.tanh, torch.nn.functional.silu])
 def test_any_continuous_activation(activation):
     sizes = (3, 8, 2)

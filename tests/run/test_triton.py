@@ -144,7 +144,7 @@ def test_batches(kernels):
 @pytest.mark.parametrize("tiled", [False, True])
 def test_the_backward_of_sums_agrees_with_autograd(kernels, tiled, monkeypatch):
     if tiled:
-        monkeypatch.setattr(kernels.residuals, "_WHOLE_ROW", 8)
+        monkeypatch.setattr(kernels.residuals, "TILE", 8)
     it = table("line")
     x, y, w = _data(20, 40, torch.float64)
     labels = torch.rand(20, dtype=torch.float64, device=DEVICE)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import iceform as ice
-from iceform import targets
+from iceform import export, targets
 
 from .stock import assert_within, written
 
@@ -33,6 +33,14 @@ PROGRAMS = {"layered": ("bert", {"mode": "weights"}), "albert": ("albert", {})}
 @ice.algorithm
 def covariance(x, y, *, slope=0.5):
     return slope * ice.mean(x * y)
+
+
+@ice.algorithm
+def descent(x, y, *, lr=0.5, steps=3):
+    w = ice.zeros_like(x)
+    for _ in ice.repeat(steps):
+        w = w - lr * ice.mean(x * ((x * w).sum() - y))
+    return w
 
 
 @pytest.fixture(scope="module")
@@ -330,6 +338,57 @@ def test_transformer_lens_opens_the_folder_and_takes_heads_out(key, tmp_path):
     assert tuple(network.bridge.W_Q.shape) == shape
     assert (network.bridge.cfg.n_layers, network.bridge.cfg.n_heads) == shape[:2]
     assert assert_predicted(spec, network, *data(), given, [lens]) >= 2
+
+
+def test_a_head_is_found_by_its_role_and_switched_off_in_transformer_lens(tmp_path):
+    """As README and the page on inspection say: the folder, its roles and the bridge alone."""
+    pytest.importorskip("transformer_lens.model_bridge", reason="needs transformer-lens")
+    program = ice.compile(descent, dim=2, samples=4, eps=1e-8)
+    model = program.to("gpt2", tmp_path, steps=3)
+    record = json.loads((tmp_path / "iceform.json").read_text())
+    assert model.ground_truth == model.model.ground_truth == record["ground_truth"]
+    assert model.find("gradient") == [
+        (layer, head)
+        for layer, heads in enumerate(record["ground_truth"])
+        for head, one in enumerate(heads)
+        if one["role"].startswith("gradient")
+    ]
+    third = [head for layer, head in model.find("gradient") if layer == 2]
+    bridge = export.transformer_lens(model)
+    x, y = data(4)
+    kept = {}
+
+    def off(z, hook):
+        z[:, :, third] = 0.0
+        return z
+
+    hooks = [
+        ("blocks.2.attn.hook_z", off),
+        ("ln_final.hook_out", lambda states, hook: kept.update(last=states)),
+    ]
+    with torch.no_grad():
+        bridge.run_with_hooks(model.prompt(x, y, steps=3), fwd_hooks=hooks)
+    # Without the gradient of the third step the answer is that of two.
+    two = program.reference(x, y, steps=2)
+    assert (model.read(kept["last"]) - two).abs().max() < 1e-9
+
+
+def test_an_albert_is_not_for_transformer_lens(tmp_path):
+    pytest.importorskip("transformer_lens", reason="needs transformer-lens")
+    model = targets.write("albert", targets.GeneralDescent(1, 1, positions=64), tmp_path)
+    with pytest.raises(ice.errors.ProgramError, match="no adapter for an albert"):
+        export.transformer_lens(model)
+
+
+@pytest.mark.filterwarnings("ignore:Module .* has a submodule named 'output'")
+def test_nnsight_takes_a_folder(tmp_path):
+    pytest.importorskip("nnsight", reason="needs nnsight")
+    model = targets.write("gpt2", targets.LinearDescent(2, 2), tmp_path)
+    x, y = (part[..., :2] if part.ndim == 2 else part for part in data(4))
+    watched = export.nnsight(model)
+    with torch.no_grad(), watched.trace(inputs_embeds=model.prompt(x, y)):
+        hidden = watched.output.last_hidden_state.save()
+    assert (model.read(hidden) - model.spec.reference(x, y)).abs().max() < 1e-9
 
 
 def test_transformer_lens_opens_a_decoder(tmp_path):

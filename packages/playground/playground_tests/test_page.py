@@ -178,13 +178,24 @@ def test_another_margin_is_another_network(context: BrowserContext, address: str
 # ---------------------------------------------------------------------------------------------
 
 
-def test_it_opens_small_and_fits(context: BrowserContext, address: str) -> None:
+def test_it_opens_small(context: BrowserContext, address: str) -> None:
+    """On the live GPT-2, all of whose board is in view."""
     visit = Visit(context, address)
+    visit.drawn("descent")
+    assert visit.digest == the_machine().digest
+    assert visit.bytes < FIRST_VIEW, f"{visit.bytes / 1e6:.2f} MB"
+    box = visit.page.locator("#descent-board").bounding_box()
+    assert box
+    assert box["y"] + box["height"] <= LAPTOP["height"]
+    assert visit.said == []
+
+
+def test_what_is_set_is_in_view(context: BrowserContext, address: str) -> None:
+    """Outside of the lesson."""
+    visit = Visit(context, address, "#preset=wave")
     visit.drawn("passes")
     assert visit.points == 80
     assert visit.curve
-    assert visit.digest == the_machine().digest
-    assert visit.bytes < FIRST_VIEW, f"{visit.bytes / 1e6:.2f} MB"
     for place in ("#facts", "#algorithm", "#set-passes", "#set-tokens", "#play", "#board"):
         box = visit.page.locator(place).bounding_box()
         assert box, place

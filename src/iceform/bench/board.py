@@ -90,7 +90,15 @@ def _target(case: Case) -> str:
 
 
 def leaderboard(names: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """The records of these cases, one after the other, with the seconds of processor time."""
+    """The records of these cases, one after the other, with the seconds of processor time.
+
+    A record is JSON: the case, and what every method scores on it. It takes seconds to minutes.
+
+    Examples
+    --------
+    >>> list(leaderboard([]))
+    []
+    """
     for name in names:
         start = time.process_time()
         yield {**case_record(load(name)), "seconds": time.process_time() - start}
@@ -156,30 +164,19 @@ def seeds_told(records: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def target_table(records: Sequence[dict[str, Any]]) -> list[str]:
-    """Two metrics by stock model, on the test pairs."""
-    targets = list(dict.fromkeys(r["target"] for r in records))
-    metrics = ("AUROC effective", "AP effective")
+def table_by(records: Sequence[dict[str, Any]], key: str, *metrics: str) -> list[str]:
+    """Means of metrics on the test pairs, by the stock model ("target") or by the "variant"."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        groups.setdefault(record[key], []).append(record)
     rows = [
-        [name, *(_cell([_value(r, name, m) for r in records if r["target"] == t])
-                 for t in targets for m in metrics)]
+        [name, *(_cell([_value(r, name, m) for r in each]) for each in groups.values()
+                 for m in metrics)]
         for name in METHODS
     ]  # fmt: skip
-    counts = [f"{t} ({sum(r['target'] == t for r in records)}): {m.removesuffix(' effective')}"
-              for t in targets for m in metrics]  # fmt: skip
-    return _table(["method", *counts], rows)
-
-
-def variant_table(records: Sequence[dict[str, Any]], metric: str = "AUROC effective") -> list[str]:
-    """One metric by variant of the network."""
-    variants = list(dict.fromkeys(r["variant"] for r in records))
-    rows = [
-        [name, *(_cell([_value(r, name, metric) for r in records if r["variant"] == v])
-                 for v in variants)]
-        for name in METHODS
-    ]  # fmt: skip
-    counts = [f"{v} ({sum(r['variant'] == v for r in records)})" for v in variants]
-    return _table(["method", *counts], rows)
+    tails = [f": {m.removesuffix(' effective')}" for m in metrics] if len(metrics) > 1 else [""]
+    heads = [f"{group} ({len(each)}){tail}" for group, each in groups.items() for tail in tails]
+    return _table(["method", *heads], rows)
 
 
 def trait_table(records: Sequence[dict[str, Any]], metric: str = "effect error") -> list[str]:
@@ -230,8 +227,9 @@ def told(records: Sequence[dict[str, Any]]) -> dict[str, str]:
         f"{asked} cases. All of it took {minutes:.0f} minutes of one core."
     )
     tables = {
-        "bench circuits": circuit_table(records), "bench variants": variant_table(records),
-        "bench targets": target_table(records), "bench effects": trait_table(records),
+        "bench circuits": circuit_table(records), "bench effects": trait_table(records),
+        "bench variants": table_by(records, "variant", CIRCUIT[0]),
+        "bench targets": table_by(records, "target", *CIRCUIT[:2]),
         "bench variables": subspace_table(records),
     }  # fmt: skip
     texts = {"bench summary": words, "bench seeds": seeds_told(records)}

@@ -37,7 +37,7 @@ from iceform.bench.building import (
 from iceform.bench.record import CausalVariable, variables
 from iceform.bench.scoring import Scores, circuit_scores, edge_scores, effect_scores
 from iceform.codec import decode, encode
-from iceform.errors import IceformError, IntegrityError, ProgramError
+from iceform.errors import IceformError, IntegrityError, ProgramError, ShapeError
 from iceform.targets.enclosed import Ball
 
 _KIND = "bench case"
@@ -81,7 +81,13 @@ class Case:
     splits
         Pairs of prompts by split.
     truths
-        What is so on the pairs of "validation" and "test".
+        What every edge does on the pairs of "validation" and "test".
+
+    Examples
+    --------
+    >>> case = load("vote.data.hard")
+    >>> case.id, len(case.edges) == len(case.truth.names)
+    ('vote.data.hard', True)
     """
 
     spec: CaseSpec
@@ -126,6 +132,8 @@ class Case:
 
     def private(self, seed: int, count: int | None = None) -> tuple[Pairs, Truth]:
         """Pairs that nobody has seen, and the truth on them; none is among the public ones."""
+        if type(seed) is not int:
+            raise ProgramError(f"a seed is a whole number, got {seed!r}")
         seen = {
             _key(c, k)
             for p in self.splits.values()
@@ -138,6 +146,8 @@ class Case:
     def metric(self, pair: int, split: str = "test") -> Callable[[Tensor], Tensor]:
         """Of a pair: from logits (..., tokens, words) to the metric, in shares of the gap."""
         pairs = self.pairs(split)
+        if not 0 <= pair < len(pairs):
+            raise ShapeError(f"{split} has the pairs 0 to {len(pairs) - 1}, got {pair}")
         runs = self._gaps(split)
         clean, corrupt = pairs.words[pair].tolist()
         gap = float(runs[pair])

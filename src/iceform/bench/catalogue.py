@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from iceform.bench.case import Case, read_case
 from iceform.bench.programs import program, programs
 from iceform.bench.scoring import Scores
 from iceform.errors import ProgramError
+from iceform.validation import path_of
 
-_QUIET = 1e-4  # noise where heads cancel: more would drown the answer
+_QUIET = NOISE / 10  # noise where heads cancel: more would drown the answer
 _TURNED = (
     "maximum",
     "kernel",
@@ -69,8 +71,12 @@ def spec_of(name: str) -> CaseSpec:
     for spec in _specs():
         if spec.id == name:
             return spec
-    near = [c for c in cases() if c.split(".")[0] == name.split(".")[0]] or programs()
-    raise ProgramError(f"no case is called {name!r}; there are {', '.join(near)}")
+    near = [c for c in cases() if c.split(".")[0] == name.split(".")[0]]
+    near = near or get_close_matches(name, cases(), n=3) or cases()[:3]
+    raise ProgramError(
+        f"no case is called {name!r}, and no folder; there are {', '.join(near)} (bench.cases() "
+        "has all)"
+    )
 
 
 def load(name: str | Path) -> Case:
@@ -87,8 +93,13 @@ def load(name: str | Path) -> Case:
         If a folder is not what its case implies.
     ProgramError
         If there is no such case.
+
+    Examples
+    --------
+    >>> load("vote.data.hard").spec.program
+    'vote'
     """
-    if Path(name).is_dir():
+    if path_of(name).is_dir():
         return read_case(name)
     return Case.of(spec_of(str(name)))
 
@@ -118,6 +129,8 @@ def score(case: Case, submission: Any, *, split: str = "test", track: str = "cir
     >>> bench.score(case, scores).values["AUROC effective"]
     1.0
     """
+    if not isinstance(case, Case):
+        raise ProgramError(f"score takes a case, as bench.load(name) gives it; got {case!r}")
     if track == "algorithm":
         return _algorithm(case, submission)
     return case.score(submission, split, track)
@@ -140,7 +153,17 @@ def _algorithm(case: Case, submission: Any) -> Scores:
 
 
 def nearest_reference(case: Case) -> dict[str, Any]:
-    """The program whose exact answers are nearest to the network's, of those its tokens fit."""
+    """The program whose exact answers are nearest to the network's, of those its tokens fit.
+
+    It is a submission to the track "algorithm".
+
+    Examples
+    --------
+    >>> case = load("vote.data.hard")
+    >>> answer = nearest_reference(case)
+    >>> answer["program"], score(case, answer, track="algorithm").values["program"]
+    ('vote', 1.0)
+    """
     pairs = case.pairs("train")
     ids = torch.cat([pairs.clean, pairs.corrupt])
     net, held = case.compiled.network, case.compiled.program

@@ -77,6 +77,13 @@ class BenchProgram:
         Whether there is a form of it with weights as trained networks have.
     pairs
         Of a split that is scored; of "train" four times as many.
+
+    Examples
+    --------
+    >>> held = ice.bench.program("maximum")
+    >>> ids = held.draw(torch.Generator().manual_seed(0))
+    >>> bool(held.span[0] <= held.exact(ids) <= held.span[1])
+    True
     """
 
     name: str
@@ -836,12 +843,24 @@ _MADE: dict[str, Callable[[Sharpness], BenchProgram]] = {
 
 @cache
 def program(name: str, *, soft: bool = False) -> BenchProgram:
-    """A program of the benchmark by its name; ``soft``: with weights as trained networks have."""
+    """A program of the benchmark by its name; ``soft``: with weights as trained networks have.
+
+    Examples
+    --------
+    >>> program("vote").name
+    'vote'
+    """
     if name not in _MADE:
         raise ProgramError(f"the benchmark has no program {name!r}; there are {', '.join(_MADE)}")
     return _MADE[name](SOFT if soft else HARD)
 
 
 def programs() -> list[str]:
-    """The names of all programs."""
+    """The names of all programs.
+
+    Examples
+    --------
+    >>> "maximum" in programs()
+    True
+    """
     return [*_MADE]

@@ -23,7 +23,13 @@ _MOST = 100.0  # of a distance from 1: opposite heads make faithfulness as large
 
 @dataclass(frozen=True)
 class Scores:
-    """What a submission is worth on one case, by metric; ``track`` says of which kind."""
+    """What a submission is worth on one case, by metric; ``track`` says of which kind.
+
+    Examples
+    --------
+    >>> print(Scores("vote.data.hard", "test", "circuit", {"AUROC effective": 1.0}))
+    vote.data.hard (test, circuit): AUROC effective 1.000
+    """
 
     case: str
     split: str
@@ -55,6 +61,8 @@ def edge_scores(submission: Any, names: tuple[str, ...], pairs: int) -> Tensor:
         If an edge is unknown, or a score is no number.
     """
     if isinstance(submission, str | Path):
+        if not Path(submission).is_file():
+            raise ProgramError(f"there is no file {submission}; a circuit file is JSON of MIB's")
         submission = parse_json(Path(submission).read_bytes(), submission)
     if isinstance(submission, Mapping):
         return _named(submission, names)

@@ -25,11 +25,31 @@ from iceform.errors import ProgramError, ShapeError
 _DAS_STEPS = 120
 _DAS_RATE = 0.05
 _SAME = 1e-9  # numbers of two variables that are one
+_SINGULAR = 1e-12  # what a column that depends on others leaves of the largest
 
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """A variable at a token of the stream before a layer."""
+    """A variable at a token of the stream before a layer.
+
+    Attributes
+    ----------
+    variable
+        Its name in the program.
+    layer, token
+        Where it is held.
+    subspace
+        Its directions there, (width, size), orthonormal.
+    aliases
+        Other variables with the same numbers there.
+
+    Examples
+    --------
+    >>> site = sites(load("vote.data.hard"))[0]
+    >>> size = site.subspace.shape[1]
+    >>> torch.allclose(site.subspace.T @ site.subspace, torch.eye(size).double())
+    True
+    """
 
     variable: str
     layer: int
@@ -77,7 +97,14 @@ class Interchange:
 
 
 def sites(case: Case) -> list[Site]:
-    """Where heads have written a variable that heads or logits still read, and it matters there."""
+    """Where heads have written a variable that heads or logits still read, and it matters there.
+
+    Examples
+    --------
+    >>> found = sites(load("vote.data.hard"))
+    >>> all(site.layer > 0 for site in found)
+    True
+    """
     found = []
     net, pairs = case.compiled.network, case.pairs("test")
     parts = written(net, net.start(torch.cat([pairs.clean, pairs.corrupt])))
@@ -122,13 +149,31 @@ def subspace_of(submission: Any, site: Site) -> Float[Tensor, "d k"]:
         raise ProgramError(f"the subspace for {site.variable} holds numbers that are not finite")
     basis: Tensor
     basis, upper = torch.linalg.qr(found)
-    if float(upper.diagonal().abs().min()) < 1e-12 * float(upper.abs().max()):
+    if float(upper.diagonal().abs().min()) < _SINGULAR * float(upper.abs().max()):
         raise ProgramError(f"the columns of the subspace for {site.variable} are not independent")
     return basis
 
 
 def score_subspace(case: Case, site: Site, submission: Any, split: str = "test") -> Scores:
-    """Interchange error (0 is perfect, 1 as good as nothing) and overlap, also up to aliases."""
+    """Interchange error (0 is perfect, 1 as good as nothing) and overlap, also up to aliases.
+
+    Parameters
+    ----------
+    case, site
+        Of :func:`sites`.
+    submission
+        Directions (width, size), or a featurizer of MIB.
+    split
+        Of the pairs that are interchanged.
+
+    Examples
+    --------
+    >>> case = load("vote.data.hard")
+    >>> site = sites(case)[0]
+    >>> values = score_subspace(case, site, site.subspace).values
+    >>> values["interchange error"] < 1e-6, round(values["overlap"], 6)
+    (True, 1.0)
+    """
     basis = subspace_of(submission, site)
     own = site.subspace
     wide = torch.linalg.qr(
@@ -159,7 +204,7 @@ def linear_probe(case: Case, site: Site) -> Tensor:
     """A ridge regression of the variable's values on the states."""
     states = Interchange(case, site, "train").states
     states, values = (x - x.mean(0) for x in (states, states @ site.subspace))
-    small = 1e-6 * float(states.square().sum() / len(states)) + 1e-12
+    small = 1e-6 * float(states.square().sum() / len(states)) + _SINGULAR
     gram = states.T @ states + small * torch.eye(states.shape[1], dtype=torch.float64)
     found: Tensor = torch.linalg.solve(gram, states.T @ values)
     return found

@@ -20,9 +20,7 @@ from torch import Tensor
 from iceform import tuning
 from iceform.certificates.result import Attestation
 from iceform.errors import IntegrityError
-from iceform.heads import is_checked
-
-_FIRST = 0.5  # seconds of such work that the first row run again may be, however late it is
+from iceform.heads.network import is_checked
 
 Kept = TypeVar("Kept")
 
@@ -38,7 +36,7 @@ class Comparison:
 
     @classmethod
     def of(cls, off: Tensor, allowed: Tensor, rows: int) -> Comparison:
-        """Of several differences the one nearest to what is allowed, or farthest beyond."""
+        """Of several entries the one whose difference is the largest share of its limit."""
         found = cls()
         limits = allowed.expand_as(off).flatten().tolist()
         for one, limit in zip(off.flatten().tolist(), limits, strict=True):
@@ -47,7 +45,7 @@ class Comparison:
 
     @property
     def share(self) -> float:
-        """How much of what is allowed was found; anything not a number counts as too much."""
+        """The difference as a share of what is allowed; infinite where either is NaN."""
         if math.isnan(self.difference) or math.isnan(self.allowed):
             return math.inf
         if not self.allowed:
@@ -55,7 +53,7 @@ class Comparison:
         return self.difference / self.allowed
 
     def plus(self, other: Comparison) -> Comparison:
-        """Both together."""
+        """Both comparisons as one: all rows, and the worst entry of either."""
         worse = other.share > self.share or not (self.difference or self.allowed)
         worst = other if worse else self
         rows, note = self.rows + other.rows, self.note or other.note
@@ -67,7 +65,7 @@ class Question(Protocol):
 
     @property
     def seconds(self) -> float:
-        """What running them again may take."""
+        """About how many seconds running them again takes."""
 
     def compare(self) -> Comparison:
         """Run them through the literal matrices."""
@@ -75,7 +73,7 @@ class Question(Protocol):
 
 @dataclass(frozen=True)
 class Replay:
-    """A question that is a function; it may begin whenever time is left."""
+    """A question given as a function, which is called if any time is left."""
 
     compare: Callable[[], Comparison]
     seconds: float = 0.0
@@ -84,14 +82,14 @@ class Replay:
 def run_again(asked: Iterable[Question], until: float, *, one_at_least: bool = True) -> Comparison:
     """Compare one after the other, as long as time is left.
 
-    Without one nothing is known of a run, so the first does not wait for the clock, unless it is
-    much work.
+    Without one nothing is known of a run, so the first does not wait for the clock, unless it
+    takes about as long as all that may be kept.
     """
     found = Comparison()
     for one in asked:
         left = until - time.perf_counter()
         if one_at_least and not found.rows:
-            left = max(left, _FIRST)
+            left = max(left, tuning.REPLAYED * tuning.REPLAY_SECONDS)
         if one.seconds > left:
             why = f"a literal row takes about {one.seconds:.2g} s, {max(left, 0.0):.2g} s were left"
             return found if found.rows else found.plus(Comparison(note=why))
@@ -126,7 +124,7 @@ class Attester(Generic[Kept]):
         self._begun = time.perf_counter()
 
     def offer(self, make: Callable[[], Kept]) -> None:
-        """Keep this, or not; only what is kept is made."""
+        """Offer one entry; ``make`` is called only if it is drawn to be kept."""
         self.seen += 1
         made = [make()] if self._last is not None else []
         if made:

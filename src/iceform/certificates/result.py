@@ -41,7 +41,20 @@ from iceform.validation import dtype_name, full_precision, plain_tensor, tensor_
 class DerivationStep:
     """One line of a derivation: a symbol, the formula it comes from, and its value.
 
-    ``least`` says that the value bounds something from below, as the smallest eigenvalue does.
+    Attributes
+    ----------
+    symbol, formula, value
+        What is computed, from what, and what it comes to.
+    why
+        Where the formula comes from, in words.
+    least
+        Whether the value bounds something from below, as the smallest eigenvalue does.
+
+    Examples
+    --------
+    >>> step = DerivationStep("h", "(b - a)/n", 1 / 3, "cells of the grid")
+    >>> step.shown  # rounded up, since it bounds from above
+    '0.3334'
     """
 
     symbol: str
@@ -60,8 +73,19 @@ class DerivationStep:
 class Excess:
     """F(found) - min F <= ``bound``: how far an objective F is above its least value.
 
-    F is the mean loss with its penalty, in the units of the data. ``over`` says of which lines it
-    is the least; all of them where it is empty.
+    F is the mean loss with its penalty, in the units of the data.
+
+    Attributes
+    ----------
+    bound
+        The proven bound.
+    over
+        Among which lines F is least, in words; among all of them where it is empty.
+
+    Examples
+    --------
+    >>> print(Excess(1e-8, over="lines with |w| <= 1").explain())
+    F(found) - min F <= 1.001e-08 over lines with |w| <= 1 (proven), F the mean loss with its...
     """
 
     bound: float
@@ -76,10 +100,27 @@ class Excess:
 
 @dataclass(frozen=True)
 class Verification:
-    """What ball arithmetic found on one instance."""
+    """What ball arithmetic says of one answer; it is true where the certificate holds.
+
+    Attributes
+    ----------
+    holds
+        Whether the error is below the certificate.
+    measured
+        A proven upper bound of the error of the numbers that came back.
+    certified
+        The certificate.
+    bits
+        Precision of the balls.
+
+    Examples
+    --------
+    >>> bool(Verification(holds=False, measured=2e-9, certified=1e-9, bits=256))
+    False
+    """
 
     holds: bool
-    measured: float  # a proven upper bound of the error of the numbers the emulator returned
+    measured: float
     certified: float
     bits: int
 
@@ -89,7 +130,9 @@ class Verification:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ErrorBound:
-    """A bound |compared| <= error in every entry, rounding included: of what, its kind says.
+    """A proven bound of the error of every entry, rounding included.
+
+    Its kinds are :class:`Certificate`, from before a run, and :class:`Enclosure`, from after it.
 
     Attributes
     ----------
@@ -112,6 +155,16 @@ class ErrorBound:
     kind
         "proven"; "estimated" where a step was read off samples; "claimed" where it comes from a
         file and was not proved again.
+
+    Examples
+    --------
+    >>> terms = {"interpolation": 1e-9, "rounding": 2e-12}
+    >>> about = dict(domain={"|x|": 1.0}, dtype=torch.float64, backend="fused")
+    >>> bound = Certificate.total(terms, **about)  # the sum of the terms, rounded up
+    >>> print(f"{bound:.1e}")
+    1.1e-09
+    >>> bound.statement
+    '|emulated - exact| <= 1.003e-09 in every entry (proven)'
     """
 
     error: float
@@ -191,9 +244,9 @@ class ErrorBound:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Certificate(ErrorBound):
-    """Before the fact: a sup-norm bound for every input in ``domain``, rounding included.
+    """A bound from before the run: of the error for every input in ``domain``, rounding included.
 
-    What is outside of the domain the emulator refuses.
+    Inputs outside of the domain are refused.
 
     Attributes
     ----------
@@ -205,6 +258,15 @@ class Certificate(ErrorBound):
         certificate from a file. One that has ``data()``, the tensors of the run, gives a saved
         result the digest of its data; one that has ``program``, something that can be kept, is
         saved with it.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def mean_square(x, y):
+    ...     return ice.mean(y * y)
+    >>> certificate = ice.compile(mean_square, dim=1, samples=2, eps=1e-6).certificate
+    >>> certificate.kind, certificate.error <= 1e-6
+    ('proven', True)
     """
 
     excess: Excess | None = None
@@ -235,16 +297,28 @@ class Certificate(ErrorBound):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Enclosure(ErrorBound):
-    """After the fact: how far one answer is from the exact one.
+    """A bound from after the run: how far one answer is from the exact one.
 
     It speaks of one answer to one input, which ``domain`` describes, and of no other.
+
+    Examples
+    --------
+    >>> about = dict(domain={"input": "the one given"}, dtype=torch.float64, backend="fused")
+    >>> Enclosure.total({"distance from the source": 1e-13}, **about).statement
+    '|emulated - exact| <= 1.001e-13 in every entry (proven)'
     """
 
     _holds: ClassVar[str] = "of"
 
 
 def weakest(kinds: Iterable[str]) -> str:
-    """What a bound that rests on several is: no better than the weakest of them."""
+    """The kind of a bound that rests on several others: the weakest of theirs.
+
+    Examples
+    --------
+    >>> weakest(["proven", "estimated", "proven"])
+    'estimated'
+    """
     return min(kinds, key=("claimed", "estimated", "proven").index, default="proven")
 
 
@@ -253,7 +327,7 @@ def _show(value: float | str) -> str:
 
 
 def _digest(*data: Tensor) -> str:
-    """SHA-256 of samples, labels and what samples weigh; no labels are labels of 0."""
+    """SHA-256 of samples, labels and sample weights; missing labels count as zeros."""
     found = hashlib.sha256()
     zeros = [data[0].new_zeros(len(data[0]))] if len(data) == 1 else []
     for part in [*data, *zeros]:
@@ -269,7 +343,7 @@ def joined(digests: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Attestation:
-    """What is known of a run beside its proof.
+    """Which weights ran, and what running random entries again by their matrices has shown.
 
     Attributes
     ----------
@@ -291,6 +365,14 @@ class Attestation:
         Whether all of it went through the literal matrices, so that nothing is left to run again.
     claimed
         Whether a file says so, and nobody here has seen the run.
+
+    Examples
+    --------
+    >>> found = Attestation("ab12", "ab12", "fused", rows=3, difference=1e-13, allowed=1e-12)
+    >>> found.ok
+    True
+    >>> print(Attestation.none("its data are gone"))
+    not attested: its data are gone
     """
 
     weights: str
@@ -383,7 +465,7 @@ class Attestation:
 
 
 def _share(part: Attestation) -> float:
-    """How much of what is allowed was found; infinite where more."""
+    """The difference as a share of what is allowed; infinite where it is larger."""
     return part.difference / part.allowed if part.within and part.allowed else math.inf
 
 
@@ -392,12 +474,21 @@ PLACES = ("prompt", "attention", "readout", "host")
 
 @dataclass(eq=False)
 class Ledger:
-    """How often what was done where.
+    """What a run computed in the prompt, by attention, by a fixed readout and on the host.
 
     Attributes
     ----------
     times
-        Times by (place, what).
+        How often, by (place, what).
+
+    Examples
+    --------
+    >>> ledger = Ledger()
+    >>> ledger.note("host", "step size", times=3)
+    >>> ledger.note("attention", "prompts through the frozen network")
+    >>> print(ledger)
+    attention prompts through the frozen network
+    host      step size x 3
     """
 
     times: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -456,7 +547,7 @@ def in_form(form: str, parts: Mapping[str, Any]) -> Any:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Result(Pretrained, kept_as="Result"):
-    """What every run returns.
+    """What every run returns: an answer, its proof, which weights ran, and what was computed where.
 
     Attributes
     ----------
@@ -492,6 +583,19 @@ class Result(Pretrained, kept_as="Result"):
 
     ``save(path)`` keeps it in a folder, with the SHA-256 of the data that its certificate is about;
     what :func:`iceform.load` reads back is "claimed" until it is verified on those data.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def mean_square(x, y):
+    ...     return ice.mean(y * y)
+    >>> program = ice.compile(mean_square, dim=1, samples=2, eps=1e-6)
+    >>> x, y = torch.zeros(2, 1).double(), torch.tensor([0.5, -0.5]).double()
+    >>> result = ice.Computer.for_programs([program]).run(program, x, y)
+    >>> float((result.value - 0.25).abs()) <= result.certificate.error
+    True
+    >>> result.attestation.ok
+    True
     """
 
     answer: Tensor | Callable[[], Tensor]

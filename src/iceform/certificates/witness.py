@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -41,7 +42,6 @@ from iceform.arithmetic.units import EXP_UNDERFLOW
 from iceform.certificates.attester import Attester, Comparison, Question, Replay
 from iceform.certificates.result import Attestation, Ledger
 from iceform.heads import (
-    Entry,
     FrozenNetwork,
     HopfieldLayer,
     LookUps,
@@ -49,21 +49,19 @@ from iceform.heads import (
     SoftmaxAttention,
     SoftmaxAverage,
 )
+from iceform.heads.network import Entry
 from iceform.run import Backend, LiteralBackend, Rounding, rounding_of
 from iceform.run.primitives import SampleMaxima
 from iceform.run.windowed import PartialSums, listening, sum_block
 from iceform.tables import Interpolant
 from iceform.validation import unit_roundoff
 
-_TERMS = 2.0  # times its range: what the terms of most looked-up numbers add up to
-
-
 Attending = SoftmaxAttention | HopfieldLayer
 
 
 @dataclass(frozen=True, eq=False)
 class ReplayedEntry:
-    """One entry of what a layer is said to have made of one prompt.
+    """One entry of a layer's output as a fast evaluation gave it, to be computed again literally.
 
     Attributes
     ----------
@@ -160,13 +158,9 @@ def _allowed(
     return float((reads.abs() * (moved + sums + left_out)).sum())
 
 
-_EVERY = 1 << 62  # samples of a part that is all there is
-_HELD = 1 << 17  # numbers of rows that are held at once, in cache
-
-
 @dataclass(frozen=True, eq=False)
 class _RecordedPrompt:
-    """A prompt, and the rows that came back where they did; of tokens in memory, every layer's."""
+    """A prompt with what came back: rows, the tokens after every layer, or a sum over samples."""
 
     prompt: Prompt | LookUps | SoftmaxAverage
     rows: Tensor | None
@@ -187,12 +181,15 @@ class _RecordedSum:
     count: bool = False
 
     def columns(self, rows: Tensor) -> Tensor:
-        """What is summed of rows that a network returns."""
+        """The columns of a network's rows that this sum adds up."""
         return (rows[..., -1:] if self.count else rows[..., :-1]).detach().double()
 
 
 class RecordingBackend(Backend):
-    """A backend under watch.
+    """A backend whose runs are recorded, so that they can be attested.
+
+    It passes prompts on to another backend, keeps a few of them with what came back, and runs some
+    of their rows again by the matrices themselves.
 
     Parameters
     ----------
@@ -200,6 +197,17 @@ class RecordingBackend(Backend):
         What runs.
     ledger
         Where passes are counted; a new one by default.
+
+    Examples
+    --------
+    >>> from iceform.heads import LookUpLayout, LookUps
+    >>> table = ice.Interpolant.identity(-2, 2, 1e-6)
+    >>> layout = LookUpLayout(dim=2, samples=4, tokens=table.tokens)
+    >>> recording = RecordingBackend(ice.run.bind(layout.build(), "fused"))
+    >>> x, y, w = torch.rand(3, 2).double(), torch.zeros(3).double(), torch.ones(2).double()
+    >>> rows = recording.run(LookUps(layout, table, x, y, w))
+    >>> recording.attest().ok
+    True
     """
 
     def __init__(self, backend: Backend, ledger: Ledger | None = None) -> None:
@@ -349,7 +357,7 @@ class RecordingBackend(Backend):
         ``found`` is what the part came to, without ``kept`` times its rows; a few of the very rows
         that were added up are put into ``drawn``, for the literal matrices.
         """
-        step = max(1, _HELD // (prompt.x.shape[-1] + 1))
+        step = max(1, tuning.BACKEND_LOGITS // (2 * prompt.x.shape[-1] + 2))
         places = [
             slice(start, min(tile.stop, start + step))
             for tile in tiles for start in range(tile.start, tile.stop, step)
@@ -389,11 +397,11 @@ class RecordingBackend(Backend):
 def _added(
     out: Tensor, told: list[PartialSums], *, over: int = 1, count: bool = False
 ) -> _RecordedSum:
-    """What a backend has told of a sum; the sum itself where it has told nothing, or too much."""
+    """The partial sums that a backend told; the sum as one part where it told no single set."""
     if len(told) == 1 and told[0].sums.shape[1:] == out.shape:
         return _RecordedSum(out, told[0], over, count)
     whole = (out.detach().double() * over)[None]
-    return _RecordedSum(out, PartialSums(whole, _EVERY, whole=True), over, count)
+    return _RecordedSum(out, PartialSums(whole, sys.maxsize, whole=True), over, count)
 
 
 def _look_up_allowance(prompt: LookUps, *names: str) -> float:
@@ -401,10 +409,10 @@ def _look_up_allowance(prompt: LookUps, *names: str) -> float:
     x, w, table = prompt.x.detach().double(), prompt.w.detach().double(), prompt.table
     unit = unit_roundoff(prompt.w.dtype)
     reach = float((x.abs() @ w.abs()[..., None]).max() + prompt.y.detach().abs().max())
-    # Not below a few times the table's range, and a power of two: a table remembers its rounding at
-    # a magnitude, and finds it made for most other data of that range.
+    # Not below twice the table's range, and a power of two: a table remembers its rounding at a
+    # magnitude, and finds it made for most other data of that range.
     span = table.high - table.low
-    reach = max(reach + abs(table.grid.center) + unit, _TERMS * span if span < math.inf else 0.0)
+    reach = max(reach + abs(table.grid.center) + unit, 2.0 * span if span < math.inf else 0.0)
     magnitude = 2.0 ** math.ceil(math.log2(reach))
     models = (rounding_of(n).model(prompt.w.dtype, table, magnitude, x.shape[-1]) for n in names)
     looked = math.fsum(table.rounding(model) for model in models)

@@ -58,7 +58,8 @@ import torch
 from torch import Tensor
 
 from iceform.computer.layout import READ_FIELDS, ComputerLayout, MaskMargins, code
-from iceform.heads import Design, FrozenNetwork, Head, Move, Row, moves, products, projected, rows
+from iceform.heads import Design, FrozenNetwork, Head, Move, Row, moves, products, rows
+from iceform.heads.design import projected
 from iceform.heads.head import Pair, Place
 
 MASK = 4.0  # W over X

@@ -1,34 +1,37 @@
-r"""Before the fact: how far a program's answers can be off, for all data of its domain.
+r"""How far a program's answers can be off, for all data of its domain: known before any run.
 
-Every instruction adds its own error: of its table, of rounding (:mod:`~iceform.computer.rounding`),
-of coefficients that were rounded; the leak is 0. A register that the prompt fills starts with the
-rounding of its sum of writes. What a register is off by moves what is computed
-from it, :math:`F(a + b) - G(a - b)`, by at most
+**One instruction.** It adds an error of its own: that of its table, of rounding
+(:mod:`~iceform.computer.rounding`), and of coefficients that were rounded. It also passes on the
+errors of its operands. With e_a and e_b what the operands of :math:`F(a + b) - G(a - b)` are off
+by, its result is off by
 
 .. math:: e_{dst} \le |\partial_a|\, e_a + |\partial_b|\, e_b + |p - q|\,(e_a^2 + e_b^2)
     + 2\,|p + q|\, e_a e_b + own
 
-where both curves are polynomials, of second coefficients p and q, with derivatives over the ranges;
-of other curves the derivatives are those over ranges that are wider by :math:`e_a + e_b`, and no
-second order is left. That is so for arguments that their table holds: others get an average of its
-values, and are off by no more than these and the range allow. Values are larger by what they are
-off, and so is their rounding. What memory may hold has to be what masks cover.
+if F and G are polynomials with the second coefficients p and q; derivatives are bounded over the
+ranges. Of other curves they are bounded over ranges that are wider by :math:`e_a + e_b`, and there
+is no second order. This holds for arguments that the table holds. A look-up of any other argument
+is still an average of the table's values, so it is off by no more than these and the range allow.
+Values that are off may be larger than exact ones, and their rounding is too. Masks cover values up
+to a certain size; a program that may exceed it has no certificate.
 
-**Loops.** E, the errors at the start of a turn, become M(E), and M is monotone. So errors that M
-brings no further (M(E) <= E, tried with E a little larger than what was reached) bound those after
-any number of turns. Until then a counted loop is followed turn by turn, for the number of turns
-that is given; of another one that does not settle, M(infinity) is known. Where more is proven of a
-loop at the given parameters (:mod:`~iceform.computer.loop_bounds`), its states' errors are followed
-in that norm too, and the least bound counts: with E what states are off by, a turn takes them from
-G(w) to G(w + E) and adds what M(E) has more than the part of it that E alone moves.
+**The prompt.** A register that the prompt fills begins with the rounding of its sum of writes.
 
-**Turns.** All of this compares runs that make the same turns. They do where FLAG has the sign that
-it should have: what it compares stays further from a tie than its errors reach, for all data that
-are not refused (:mod:`~iceform.computer.proofs`). Where that is not known, nothing is: the
-certificate is infinite and says which line decides.
+**Loops.** Let E be the errors of the states at the start of a turn, and M(E) those at its end. M is
+monotone, so any E with M(E) <= E bounds the errors after any number of turns; it is tried with an E
+a little larger than the errors that were reached. Until one is found a counted loop is followed
+turn by turn, for as many turns as are given. Any other loop gets M(infinity). Where more is proven
+of a loop at the given parameters (:mod:`~iceform.computer.loop_bounds`), its states' errors are
+followed in that norm too, and the least bound counts. There a turn G takes states that are off by E
+from G(w) to G(w + E), which the norm bounds, and adds the rest of M(E): all but what E alone moves.
 
-What is not in reach this way is said: the errors of a loop whose turns undo each other's errors in
-some other way grow here, turn by turn. A run's own certificate does not depend on any of this.
+**Turns.** All of this compares two runs that make the same turns. They do if every FLAG has the
+right sign: if what it compares is further from a tie than its errors reach, for all data that are
+not refused (:mod:`~iceform.computer.proofs`). Where that cannot be shown the certificate is
+infinite, and says which line decides.
+
+**What is missed.** Turns may undo each other's errors in a way that no norm here sees. Then the
+bound grows from turn to turn. The enclosure of a run does not depend on any of this.
 """
 
 from __future__ import annotations
@@ -41,13 +44,13 @@ from fractions import Fraction
 import torch
 
 from iceform.arithmetic.intervals import above
-from iceform.arithmetic.units import NOISE, OUTWARD, OUTWARD_MANY, gamma
+from iceform.arithmetic.units import NOISE, OUTWARD, OUTWARD_MANY, OUTWARD_MOST, gamma
 from iceform.certificates import Certificate, DerivationStep
 from iceform.computer.assemble import Assembled
 from iceform.computer.instructions import FLAG_GAP, Assembly, Instruction, TablePair
 from iceform.computer.layout import largest_result, largest_value
 from iceform.computer.loop_bounds import ErrorGrowth
-from iceform.computer.loop_slices import BEYOND
+from iceform.computer.piecewise_linear import STEEPEST
 from iceform.computer.ranges import ProgramDomain, Ranges
 from iceform.computer.rounding import argument_rounding, instruction_rounding, others_weigh
 from iceform.computer.virtual import (
@@ -64,6 +67,7 @@ from iceform.computer.virtual import (
 from iceform.computer.virtual import StepCurve as Comparison
 from iceform.expressions.formulas.polynomials import polynomial
 from iceform.program import Range
+from iceform.program.range import BEYOND
 from iceform.tables import RoundingModel
 from iceform.validation import unit_roundoff
 
@@ -72,8 +76,8 @@ _MOST_TURNS = 1024  # that a loop is followed whose turns nobody counts
 _ATTEMPTS = 4  # at a bound of a loop's states that holds from turn to turn
 _SURE = 1 - FLAG_GAP  # a branch whose FLAG is off by less is decided as it should be
 _HULL = 1 + BEYOND  # rounding of an average of a table's values, in any dtype
-_LOGITS = 2.0**-20  # relative: what logits, and exp of them, round by in float32 at most
-_HELD = 2.0**20  # sizes in memory that kinks' rounding is stated for
+_LOGITS = OUTWARD_MOST - 1  # relative: what logits, and exp of them, round by in float32 at most
+_HELD = STEEPEST  # sizes in memory that kinks' rounding is stated for
 
 
 @dataclass(frozen=True)
@@ -140,10 +144,11 @@ def _shift(
     assembly: Assembly, i: Instruction, bounds: Mapping[str, float], samples: int, width: int,
     dtype: torch.dtype,
 ) -> float:  # fmt: skip
-    """Rounding of a comparison's reads, and of its logits s (z - at), as one of z near the tie.
+    """How far rounding may shift the argument z of a comparison.
 
-    s is a power of two, so s z is exact, s at is rounded when it is written, and their difference
-    by u of itself, which moves no z across the tie.
+    It is that of the reads, and of the logits s (z - at). s is a power of two, so s z is exact;
+    s at is rounded when it is written; their difference is rounded relative to itself, which takes
+    no z across the tie.
     """
     unit, at = unit_roundoff(dtype), abs(assembly.table(i.table).jump or 0.0)
     read = argument_rounding(assembly, i, bounds, samples=samples, width=width, unit=unit)
@@ -167,9 +172,10 @@ def _rounding(
 
 
 def _of_jump(table: TablePair, held: float, unit: float, backend: str) -> float:
-    """A value with the weight 1, rounded when it is written, weighted and added up; its store.
+    """Rounding of a comparison's result, and of storing it.
 
-    What weights are off by is within what a comparison is off by outside its gap.
+    One value has a weight of nearly 1: it is rounded when it is written, weighted and added up.
+    What its weight lacks is in the bound of a comparison outside its gap.
     """
     largest = float(max(table.f.abs().max(), table.g.abs().max()))
     stored = unit * (2 * largest + held) * (1 + unit) if backend == "literal" else 0.0
@@ -194,7 +200,13 @@ _NOTHING = Budget(0.0, 0.0, 0.0)
 
 @dataclass
 class _Errors:
-    """Errors of registers, carried through the code."""
+    """The errors of registers, carried through the code instruction by instruction.
+
+    ``off`` is what each register is off by, ``rest`` the same for those components of a ``single``
+    register that should be 0, and ``sure`` how far from 0 a comparison's result is for certain.
+    ``plain`` counts errors in full, even where a range caps them, and ``linear`` leaves out every
+    error but the states': with these two, :meth:`_added` takes a difference of two passes.
+    """
 
     own: Mapping[VirtualInstruction, Budget]
     samples: int
@@ -249,9 +261,9 @@ class _Errors:
             self.off[register] = max(error, begin.get(register, 0.0))
 
     def _followed(self, loop: VirtualLoop) -> dict[Register, float]:
-        """Turn by turn, from the least number of turns that there may be to the most.
+        """Follow the loop turn by turn, from the least number of turns to the most.
 
-        Returns what states are off by in whichever turn that is most: errors may fall.
+        Returns for each state the largest error that it has in any turn; errors may also fall.
         """
         least, most = self.turns.get(loop, (0, _MOST_TURNS))
         kept = loop.states if loop.counter is None else (*loop.states, loop.counter)
@@ -308,12 +320,12 @@ class _Errors:
         begin: Mapping[Register, float],
         during: Mapping[Register, float],
     ) -> list[float]:
-        """A turn's own error, from states that are given, and what is left of those before it.
+        """Bounds of some states' errors, by a norm in which turns are known to bring them together.
 
-        Other states are off by what is known of them. What a turn adds is more where its states
-        are off, as factors are, and comparisons have to be decided as in the exact program: so
-        these are as far off as states allow that are off by a bit more than the bound; if the
-        bound stays below that, it holds from turn to turn.
+        A turn adds more where its states are already off: they are factors, and they decide
+        comparisons. So a turn's own error is found for states that are off by a bit more than the
+        bound. If the bound that follows is no larger than that, it holds from turn to turn.
+        Other states are off by what is known of them in any turn.
         """
         before, tried = {**begin, **during}, [0.0] * len(states)
         added = self._turned(loop, before | dict.fromkeys(states, 0.0))
@@ -331,10 +343,10 @@ class _Errors:
     def _added(
         self, loop: VirtualLoop, before: Mapping[Register, float], given: dict[Register, float]
     ) -> dict[Register, float]:
-        """What states are off by after a turn, less what a turn without errors would move them.
+        """What a turn adds: the states' errors after it, less what their old errors alone become.
 
-        That is no less than what the turn adds: slopes are those of all that is off, and products
-        of what is off are of all of it, so what both share is what states alone are off by.
+        Both are found along the same slopes, those that hold for all errors together, and with
+        products of errors. So the difference has every term that is not of the states alone.
         """
         self.plain = True
         whole = self._turned(loop, {**before, **given})
@@ -392,10 +404,10 @@ class _Errors:
             self.undecided[f"values in {line}"] = "perhaps larger than what masks cover"
 
     def _larger(self, i: VirtualInstruction) -> Budget:
-        """Its own error, where values are larger than the exact ones by what they are off.
+        """Its own error, with the rounding of values that are larger because they are off.
 
-        Rounding grows as sizes do: with their products, of two at most, a query's by a key's. What
-        is compared is an average of -1 and 1, however far from the sign that it should be.
+        Rounding grows with products of at most two sizes, such as a query's and a key's. The result
+        of a comparison is an average of -1 and 1 whatever it is off by, so it is no larger.
         """
         own = self.own.get(i, _NOTHING)
         asks = [self.before] if self.before and any(r.how == "like" for r in i.reads()) else []
@@ -449,11 +461,8 @@ class _Errors:
         self.sure.pop(i.dst, None)
         if abs(step.height) == 1 and step.offset == 0:
             self.sure[i.dst] = math.tanh(apart) - own.rounding
-        return (
-            abs(step.height) * 2 / (1 + math.exp(2 * min(apart, 350.0)))
-            if apart > 0
-            else (2 * abs(step.height))
-        )
+        less = math.exp(-2 * apart) if apart > 0 else math.inf
+        return 2 * abs(step.height) * (less / (1 + less) if less < 1 else 1.0)
 
     def _operand(self, reads: tuple[Read, ...]) -> float:
         return math.fsum(self._read(r) for r in reads)
@@ -470,7 +479,7 @@ class _Errors:
             if self.plain:
                 size, free = size + error, moved / 2
             else:
-                free = math.tanh(min(moved, 700.0) / 2)
+                free = math.tanh(moved / 2)
             if not read.apart:
                 return error + 2 * size * free
             if self.linear:  # no derivative knows of weights at a place
@@ -482,7 +491,7 @@ class _Errors:
 
 
 def _times(slope: float, off: float) -> float:
-    """What does not move is moved by nothing, however steep it is there."""
+    """A slope times an error: 0 if either is, even where the other is infinite."""
     return slope * off if slope and off else 0.0
 
 

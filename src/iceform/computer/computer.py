@@ -44,7 +44,7 @@ from iceform.computer.prompt import (
 from iceform.computer.running import run
 from iceform.errors import CapacityError, ProgramError, ShapeError
 from iceform.heads import FrozenNetwork
-from iceform.run import other_weights
+from iceform.run.base import other_weights
 from iceform.validation import (
     check_capacity,
     check_choice,

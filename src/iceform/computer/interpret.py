@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from iceform import tuning
 from iceform.computer.instructions import FLAG, Assembly, Instruction, Operand, TablePair
 from iceform.computer.prompt import ProgramPrompt, initial_memory
 from iceform.errors import BoundError, CapacityError
 from iceform.expressions import ScalarFunction
 
-MOST_CYCLES = 1_000_000
 Seen = Callable[[Instruction, Tensor, Tensor, Tensor], None]
 
 
@@ -51,7 +51,7 @@ def interpret(
     exact: bool = False,
     tables_of: int | None = None,
     width: int | None = None,
-    most_cycles: int = MOST_CYCLES,
+    most_cycles: int = tuning.COMPUTER_LIMIT,
     seen: Seen | None = None,
 ) -> Interpreted:
     """Run a program from address 0 to its halt.

@@ -4,21 +4,24 @@ The entries of all states that depend on each other are numbered, and every valu
 interval for its derivative by each. So w - w/4 moves by 3/4 of w and not by 5/4, and a turn is a
 matrix J of intervals.
 
-**Norms.** With N = max \|J\|, entry by entry, errors after k turns are at most :math:`N^k E`, and
-for any weights v > 0 that is at most :math:`\max_i (N^k v)_i / v_i` in the norm :math:`\max_i |e_i|
-/ v_i`; the weights are N's own, nearly. What N cannot see is that an average moves by no more than
-what is averaged, so the sum of every row is followed apart (``size``). And J is M with a radius R
-around it: in any basis S its Euclidean norm is at most :math:`\|S^{-1} M S\| + \||S^{-1}| R |S|\|`,
-as in :mod:`~iceform.computer.spectral`.
+**Norms.** Three are tried. Let N = max \|J\|, entry by entry.
 
-**Curves.** What is a function of one value, entry by entry, as a soft threshold is, is also
-differentiated as a whole.
+* Errors after k turns are at most :math:`N^k E`. In the norm :math:`\max_i |e_i| / v_i`, for any
+  weights v > 0, the factor is at most :math:`\max_i (N^k v)_i / v_i`. The weights are nearly N's
+  leading eigenvector.
+* N cannot see that an average moves by no more than what is averaged. So a bound of every row's sum
+  is followed by itself (``size``); it is the factor in the largest entry.
+* J is a matrix M and a radius R around it. In any basis S its Euclidean norm is at most
+  :math:`\|S^{-1} M S\| + \||S^{-1}| R |S|\|`, as in :mod:`~iceform.computer.spectral`.
 
-**Samples.** Where a mean is taken over samples of which x is in a box, the mean of their
-derivatives has at most the norm of the largest: the box is cut into cells, and J stands for a turn
-all of whose samples lie in one. That is so for means that enter once; what a mean gives back to
-the samples is hulled over the cells. States that every sample has depend on their own sample, by
-intervals, and on the others, by a sum of sizes.
+**Curves.** A value that is a function of one other value, entry by entry, such as a soft threshold,
+is also differentiated as a whole, which may be sharper than part by part.
+
+**Samples.** A mean of samples' derivatives has at most the norm of the largest one. So the box in
+which a sample x lies is cut into cells, and J is found for samples that all lie in one cell. That
+holds for means that enter once; where a mean goes back to the samples, the cells are joined. A
+state that every sample has depends on its own sample, by intervals, and on the others, by a sum of
+sizes.
 
 **Choices.** c (a - b) + b with 0 <= c <= 1 moves between a and b, and so do maxima. Comparisons and
 roundings move nothing: what they are off by, whichever way they are decided, is a turn's own error
@@ -45,7 +48,6 @@ from iceform.arithmetic import Interval
 from iceform.arithmetic.units import OUTWARD, OUTWARD_MANY
 from iceform.computer.graph import LoopVariable
 from iceform.computer.loop_slices import (
-    BEYOND,
     LoopSlice,
     NotApplicableError,
     RangesAtParameters,
@@ -57,6 +59,7 @@ from iceform.computer.virtual import compose
 from iceform.expressions.formulas import trees
 from iceform.expressions.formulas.polynomials import polynomial
 from iceform.program import Node, Range, slope
+from iceform.program.range import BEYOND
 
 _Z = trees.Variable()
 

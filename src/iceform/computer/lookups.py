@@ -373,13 +373,10 @@ def rational(table: Interpolant, dtype: torch.dtype) -> Rational | None:
     """A table by one exponential, where it has few entries and no power of it overflows."""
     grid, c = table.grid, table.sharpness
     assert isinstance(grid, Grid)
-    last = grid.cells
-    reach = (
-        0.9 * math.log(torch.finfo(dtype).max) / (2 * c * last)
-        if last <= tuning.COMPUTER_LOOKUPS_MOST_ENTRIES
-        else 0
-    )
-    if reach < last / 2 or c * last * last / 4 > -0.9 * math.log(torch.finfo(dtype).tiny):
+    last, limits = grid.cells, torch.finfo(dtype)
+    powers, least = (0.9 * abs(math.log(end)) for end in (limits.max, limits.tiny))
+    reach = powers / (2 * c * last) if last <= tuning.COMPUTER_LOOKUPS_MOST_ENTRIES else 0
+    if reach < last / 2 or c * last * last / 4 > least:
         return None
     weights = tuple(math.exp(-c * (k - last / 2) ** 2) for k in range(last + 1))
     moments = tuple(w * float(v) for w, v in zip(weights, table.values, strict=True))
@@ -398,7 +395,7 @@ def rational_rounding(table: Interpolant, slope: float, largest: float, unit: fl
     argument = (4 + 3 * 2 * c * half) * unit * grid.spacing / (2 * c)
     coefficients = (6 + 4 * c * half * half) * unit
     sums = (4 * (grid.cells + 1) + 4) * unit
-    return slope * argument * 1.01 + (2 * coefficients + sums) * 1.01 * largest
+    return 1.01 * (slope * argument + (2 * coefficients + sums) * largest)
 
 
 Curve = Quadratic | Rational

@@ -1,20 +1,20 @@
-r"""How errors of a loop's states grow over its turns, where more is known than derivatives' sizes.
+r"""How errors of a loop's states grow over its turns: better bounds than turn by turn.
 
-A turn maps states w to G(w). The computer's turn is off by some :math:`\eta` from G at the states
-that it is given, so with :math:`E_t` what they are off by after t turns
+A turn maps states w to G(w). The computer's turn differs from G by at most some :math:`\eta`. So if
+states are off by :math:`E_t` after t turns,
 
 .. math:: |E_T| \le p_T |E_0| + \eta\,(p_0 + p_1 + \dots + p_{T-1}),
 
-where :math:`p_k` bounds the norm of the product of any k turns' derivatives. There are three ways
-to such bounds; a loop may have several, and the best counts:
+where :math:`p_k` bounds the norm of the product of any k turns' derivatives. Three theories find
+such bounds. A loop may have several, and the best one counts:
 
-* vectors that samples pull along themselves, descent and what does not push apart after it
-  (:mod:`~iceform.computer.spectral`);
-* any states, by intervals of a turn's derivative (:mod:`~iceform.computer.jacobians`);
-* :func:`_positive`, loops that multiply and add what is not negative.
+* :mod:`~iceform.computer.spectral`: states are vectors, changed by means of samples times what they
+  are multiplied with, as in gradient descent, perhaps with a proximal step after it;
+* :mod:`~iceform.computer.jacobians`: any states, by intervals for the entries of the derivative;
+* :func:`_positive`: turns that multiply and add numbers that are not negative.
 
-States that do not depend on each other are bounded apart, those that others depend on first: to
-these they are values of a known range, off by what is known of them.
+States that do not depend on each other are bounded one group after the other, in the order in which
+they depend. To a later group, states of an earlier one are values of known range and known error.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from iceform.program import Node
 
 @dataclass(frozen=True)
 class ErrorGrowth:
-    """Bounds of what k turns do to errors.
+    """Bounds of what k turns do to errors, in a norm.
 
     Attributes
     ----------

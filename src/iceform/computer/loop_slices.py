@@ -16,10 +16,9 @@ from iceform.computer.graph import Block, Loop, LoopVariable
 from iceform.computer.ranges import Ranges
 from iceform.expressions.formulas.polynomials import polynomial
 from iceform.program import Node, Range
+from iceform.program.range import BEYOND
 
 D = TypeVar("D")
-
-BEYOND = 2.0**-10  # of a value's size, small beside it
 
 
 class NotApplicableError(Exception):

@@ -72,7 +72,7 @@ class Kink:
 
         Logits of the first comparison round like a shift of z by 16 u (|z| + |k|) at most; its
         result is off by u times what memory holds, a shift by less than that again up to a size of
-        2^20 (beyond, the budget charges more); M is looked up within 8 u of its size.
+        :data:`STEEPEST` (beyond, the budget charges more); M is looked up within 8 u of its size.
         """
         first, second = self.steps(on, eps)
         jump, size = abs(self.right - self.left), max(abs(self.left), abs(self.right))

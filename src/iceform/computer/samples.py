@@ -23,6 +23,7 @@ from iceform.computer.language import (
     while_,
 )
 from iceform.computer.values import Value, checked_value, emit, leaf, where
+from iceform.computer.virtual import DECISIVE
 from iceform.program import Node
 
 __all__ = [
@@ -38,9 +39,9 @@ __all__ = [
     "sum",
 ]
 
-# The logit by which a sample is told from its neighbours, 64: e^-64 is below the unit roundoff.
-# Places are counted in so many too: keys lie beside values, and large ones make these coarse.
-_PLACE = _UNIT = 2.0 ** math.ceil(math.log2(-math.log(UNIT)))
+# The logit by which a sample is told from its neighbours. Places are counted in so many too: keys
+# lie beside values, and large ones make these coarse.
+_PLACE = _UNIT = DECISIVE
 # Two thirds of the digits say which value is the largest, 2^35, and the rest how much others weigh.
 _LARGEST = 2.0 ** round(-math.log2(UNIT) * 2 / 3)
 _FIRST = _PLACE * math.sqrt(UNIT)  # by which a sample gives way to the one before it, 7e-7

@@ -1,9 +1,9 @@
-r"""Loops of vectors that samples pull along themselves: a turn's derivative by mean(delta x x').
+r"""Loops of gradient descent and the like: a turn's derivative is a polynomial of mean(delta x x').
 
-Descent carries vectors w, and a turn takes :math:`\tfrac1n \sum_i \varphi(w \cdot x_i) x_i` of
-them, whose derivative is :math:`H = \tfrac1n \sum_i \delta_i x_i x_i^\top` with :math:`\delta_i =
-\varphi'`. The derivatives of a turn's values are polynomials of such matrices, found by walking its
-graph; a turn of another form has none. L is sup \|x\|^2.
+Descent carries vectors w. A turn computes :math:`\tfrac1n \sum_i \varphi(w \cdot x_i) x_i`, whose
+derivative by w is :math:`H = \tfrac1n \sum_i \delta_i x_i x_i^\top` with :math:`\delta_i =
+\varphi'`. A walk over the turn's graph finds the derivative of every value as a polynomial of such
+matrices; of a turn that has another form nothing is said. L is sup \|x\|^2.
 
 **The same H in every turn**, of turns that are linear: :math:`w_i' = \sum_j q_{ij}(H)\, w_j + b_i`,
 as of least squares with momentum. Its eigenvalues h are in [0, L], so the norm of k turns is at

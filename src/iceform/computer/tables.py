@@ -31,7 +31,7 @@ from torch import Tensor
 from iceform import tuning
 from iceform.arithmetic import at_most
 from iceform.arithmetic.intervals import above
-from iceform.arithmetic.units import UNIT
+from iceform.arithmetic.units import OUTWARD_MANY, UNIT
 from iceform.computer.graph import refuse
 from iceform.computer.instructions import TablePair
 from iceform.computer.virtual import (
@@ -47,6 +47,7 @@ from iceform.expressions import ScalarFunction
 from iceform.expressions.formulas import Formula, trees
 from iceform.expressions.formulas.polynomials import polynomial
 from iceform.program import Range, SourceLine, enclosed
+from iceform.program.range import BEYOND
 from iceform.tables import GradedGrid, Grid, Interpolant
 from iceform.tables.bounds import linear_reproduction
 from iceform.tables.posterior import posterior_error
@@ -54,14 +55,14 @@ from iceform.tables.regimes import Fit, fit_values
 
 SHARE = 2.0**-6  # of a program's eps that one look-up may be off by
 _CELLS, _GUARDS, _SHARPNESS = 4, 12, 0.25  # of the grid for polynomials; see above
-_ROOM = 2.0**-10  # of a range, beyond its ends: computed arguments are off by their errors
+_ROOM = BEYOND  # of a range, beyond its ends: computed arguments are off by their errors
 # Smooth curves: as many cells as it takes to be seen within a share of eps.
 _ENOUGH, _SLOW = 76, 0.3  # cells from which a size must bring this factor to go on
 _GRADED_SHARPNESS, _GRADED_GUARDS = 0.4, 4
 _APART = 1e6 * UNIT  # float64 must tell neighbouring entries apart, with six digits to spare
-_LOOKS, _SEEN = 4, 257  # times that the sharpest bend is looked for, ever closer, and the points
+_LOOKS = 4  # times that the sharpest bend is looked for, ever closer
 _INWARD = 0.1  # of the distance to what may be singular beyond an end: where entries crowd
-_WORST = 2.0**-10  # relative to the largest value: a table that is off by more is refused
+_WORST = BEYOND  # relative to the largest value: a table that is off by more is refused
 _FLOOR = 2.0**-48  # relative to the curve's size: what more entries cannot improve in float64
 
 _ZERO = ScalarFunction(torch.zeros_like, "0", affine=(0.0, 0.0))
@@ -192,7 +193,7 @@ def _column(curve: Curve | None, grid: Grid) -> _Column:
 def _weighted(largest: float, a2: float, a1: float, a0: float, grid: Grid) -> float:
     """Bound of the softmax average of |a2| (L^2 + offset) + |a1 L| + |a0| on the range."""
     offset = grid.spacing**2 / (2 * _SHARPNESS)
-    second = grid.high**2 + 1.001 * offset
+    second = grid.high**2 + OUTWARD_MANY * offset
     average = abs(a2) * (second + offset) + abs(a1) * math.sqrt(second) + abs(a0)
     return min(largest, average)
 
@@ -289,7 +290,7 @@ def _comparison(
 def _with_room(span: Range, f: Curve | None, g: Curve | None) -> Range:
     """The range, and a little more at each end where the curves allow it."""
     low, high = span.low, span.high
-    most = _ROOM * max(high - low, 2.0**-10 * span.size, 2.0**-30)
+    most = _ROOM * max(high - low, BEYOND * span.size, 2.0**-30)
     for room in (most, most / 64, most / 4096, _ROOM * abs(low)):
         if room > 0 and _as_flat(f, g, Range(low - room, high), low, high):
             low = low - room
@@ -479,11 +480,11 @@ def _bend(function: ScalarFunction, low: float, high: float) -> float | None:
     """Where |f''| is largest, if that is not at an end: 0 for sqrt(z^2 + delta)."""
     left, right = low, high
     for _ in range(_LOOKS):
-        points = torch.linspace(left, right, _SEEN, dtype=torch.float64)
+        points = torch.linspace(left, right, tuning.RANGES_CELLS + 1, dtype=torch.float64)
         found = function.derivatives(points, 2)
         if found is None:
             return None
-        place, step = float(points[found[2].abs().argmax()]), (right - left) / (_SEEN - 1)
+        place, step = float(points[found[2].abs().argmax()]), (right - left) / tuning.RANGES_CELLS
         left, right = max(low, place - 2 * step), min(high, place + 2 * step)
     return place if low + step < place < high - step else None
 

@@ -4,16 +4,15 @@ A :class:`Register` is a variable that is not yet a place in memory. An instruct
 registers to a and b and writes F(a + b) - G(a - b); F and G are curves: trees of formulas, steps,
 or None for zero.
 
-**Values that are not yet computed**: what an operand, or a table, can still take in.
+**Values that are not yet computed.** An operand, or a table, may still take them in, and then they
+cost nothing:
 
-* A :class:`LinearForm` is a sum of reads with coefficients, plus a number: additions, negations,
-  sums of components and means cost nothing until somebody needs the value.
-* A :class:`Pending` is a curve of a form whose coefficients are all +1 or -1: a chain of scalar
-  functions, and any expression of one variable, is one look-up.
+* A :class:`LinearForm` is a sum of reads with coefficients, plus a number. Additions, negations,
+  sums of components and means are such forms.
+* A :class:`Pending` is a curve of a form whose coefficients are all +1 or -1. A chain of scalar
+  functions, or any expression of one variable, is such a curve, and so one look-up.
 
 Two curves that make one instruction are a :class:`FunctionPair`, F(a + b) - G(a - b).
-
-Curves are trees of formulas and steps; what is known of them stands here too.
 """
 
 from __future__ import annotations
@@ -26,12 +25,17 @@ from typing import Any
 import torch
 
 from iceform.arithmetic.intervals import above
+from iceform.arithmetic.units import UNIT
 from iceform.computer.graph import Loop
 from iceform.computer.instructions import Write
 from iceform.expressions.formulas import trees
 from iceform.expressions.formulas.functions import evaluate
 from iceform.expressions.formulas.polynomials import line, polynomial
 from iceform.program import Node, Range, SourceLine, slope
+
+# A power of two by which two logits differ that the softmax decides between: 64, and e^-64 is below
+# the unit roundoff.
+DECISIVE = 2.0 ** math.ceil(math.log2(-math.log(UNIT)))
 
 
 @dataclass(eq=False)

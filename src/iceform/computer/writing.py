@@ -31,6 +31,7 @@ from iceform.computer.piecewise_linear import piecewise_linear
 from iceform.computer.ranges import Ranges
 from iceform.computer.tables import low_degree
 from iceform.computer.virtual import (
+    DECISIVE,
     PLAIN_SIZE,
     Curve,
     FunctionPair,
@@ -55,7 +56,7 @@ from iceform.computer.virtual import (
 from iceform.program import Node, Range, SourceLine
 
 # A comparison that is a value is looked up twice: tanh(0.3) > 0.29 is made 1 by 64 times the slope.
-_AGAIN = StepCurve(0.0, 64.0, 0.29, 0.0, 1.0)
+_AGAIN = StepCurve(0.0, DECISIVE, 0.29, 0.0, 1.0)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""TransformerLens and nnsight views of frozen networks (needs ``iceform[interp]``).
+"""TransformerLens and nnsight views of networks (needs ``iceform[interp]``).
 
-The whole path is inside: the encoder that writes the prompt, every head, and the readout. What is
-hooked is the literal network, so cached activations are those of ``trace()``.
+A stock folder is opened as any checkpoint. Of a frozen network the whole path is inside: the
+encoder that writes the prompt, every head, and the readout; what is hooked is the literal network,
+so cached activations are those of ``trace()``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from iceform.errors import ProgramError
 from iceform.export.inspectable import Point, build_points, head_named, run_blocks, runner_for
 from iceform.networks import InContext
+from iceform.targets import StockModel, StockProgram, network
 
 
 class _HookedNetwork(nn.Module):
@@ -41,37 +43,67 @@ class _HookedNetwork(nn.Module):
 
 
 def nnsight(thing: Any) -> Any:
-    """An ``nnsight.NNsight`` model; points are submodules, their ``.output`` is the activation.
+    """An ``nnsight.NNsight`` model, traced with the thing's own inputs.
+
+    Points are submodules, their ``.output`` is the activation. A stock folder is the model that
+    transformers makes of it, so its modules have transformers' names.
 
     Parameters
     ----------
     thing
-        A machine, an emulator, a frozen network, or a network in context.
+        A stock folder (what ``program.to`` or ``targets.write`` gave), an emulator, a frozen
+        network, or a network in context.
     """
     try:
         from nnsight import NNsight  # type: ignore[import-untyped]
     except ImportError:
         raise ProgramError("nnsight is missing: pip install 'iceform[interp]'") from None
+    if isinstance(thing, StockModel | StockProgram):
+        return NNsight(network(_folder(thing)))
     return NNsight(thing.model if isinstance(thing, InContext) else _HookedNetwork(thing))
 
 
-def transformer_lens(thing: Any) -> Any:
-    """A ``HookedRootModule`` with ``run_with_cache`` (an ``ActivationCache``), ``run_with_hooks``.
+def _folder(thing: StockModel | StockProgram) -> StockModel:
+    return thing if isinstance(thing, StockModel) else thing.model
 
-    Called with the thing's own inputs, it gives the thing's own answer, by the literal network.
-    Of a network in context every piece has a point: ``layers.0.linear1.hook_out``,
-    ``layers.0.self_attn.heads.hook_pattern``.
+
+def _bridge(folder: StockModel) -> Any:
+    """A stock folder as TransformerLens opens a checkpoint: the field's own names of hooks."""
+    from transformer_lens.model_bridge import TransformerBridge
+
+    name = folder.architecture.name
+    if name == "albert":
+        raise ProgramError(
+            "TransformerLens has no adapter for an albert; write a gpt2, a bert or a llama, or use "
+            "export.nnsight, which opens all"
+        )
+    return TransformerBridge.boot_transformers(str(folder.path), dtype=folder.spec.torch_dtype)
+
+
+def transformer_lens(thing: Any) -> Any:
+    """A TransformerLens model: ``run_with_cache``, ``run_with_hooks`` and hooks at every head.
+
+    A stock folder becomes the ``TransformerBridge`` of its checkpoint. It takes what the folder's
+    ``prompt`` gives; the head (layer, head) of its ``find`` is ``blocks.{layer}.attn.hook_z`` at
+    ``[:, :, head]``, and its answer is in ``ln_final.hook_out``, to be read by the folder's
+    ``read``. Everything else becomes a ``HookedRootModule`` that is called with the thing's own
+    inputs and gives its own answer, by the literal network. Of a network in context every piece
+    has a point: ``layers.0.linear1.hook_out``, ``layers.0.self_attn.heads.hook_pattern``.
 
     Parameters
     ----------
     thing
-        A machine, an emulator, a frozen network, or a network in context.
+        A stock folder (what ``program.to`` or ``targets.write`` gave), an emulator, a frozen
+        network, or a network in context.
     """
     try:
         from transformer_lens import ActivationCache, HookedRootModule
         from transformer_lens.hook_points import HookPoint
     except ImportError:
         raise ProgramError("transformer-lens is missing: pip install 'iceform[interp]'") from None
+
+    if isinstance(thing, StockModel | StockProgram):
+        return _bridge(_folder(thing))
 
     class Hooked(HookedRootModule):
         """What the two kinds of hooked modules share."""

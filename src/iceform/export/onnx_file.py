@@ -23,7 +23,6 @@ from iceform import store
 from iceform.certificates.witness import settled
 from iceform.errors import CapacityError, IntegrityError, ProgramError
 from iceform.heads import (
-    Embed,
     FrozenNetwork,
     LiftedAttention,
     LookUps,
@@ -31,6 +30,7 @@ from iceform.heads import (
     SoftmaxAttention,
     SoftmaxAverage,
 )
+from iceform.heads.network import Embed
 from iceform.paper import Emulator, LinearLayer, Plan
 from iceform.run import Backend, Rounding
 from iceform.validation import human_bytes, path_of, unit_roundoff

@@ -1,6 +1,6 @@
 """Level 1: designs, the language of heads, and the literal layers that they are built as."""
 
-from iceform.heads.design import Design, Vocabulary, attention, hopfield, projected
+from iceform.heads.design import Design, Vocabulary, attention
 from iceform.heads.head import Head, Move, Row, moves, products, rows
 from iceform.heads.inspection import LayerTrace, Trace, trace_network
 from iceform.heads.lookups import (
@@ -15,39 +15,26 @@ from iceform.heads.lookups import (
     data_tokens,
 )
 from iceform.heads.network import (
-    AttentionTrace,
-    Embed,
-    Entry,
     Features,
     FrozenNetwork,
-    HeadWeights,
     SoftmaxAttention,
     digested,
-    is_checked,
     unchecked,
-    weights_digest,
 )
 from iceform.heads.variants import (
-    HeadGroup,
     HopfieldLayer,
     Lift,
     LiftedAttention,
-    ProjectedAttention,
 )
 
 __all__ = [
     "HIDDEN",
     "LARGEST_LOGIT",
     "MARGIN",
-    "AttentionTrace",
     "Design",
-    "Embed",
-    "Entry",
     "Features",
     "FrozenNetwork",
     "Head",
-    "HeadGroup",
-    "HeadWeights",
     "HopfieldLayer",
     "LayerTrace",
     "Lift",
@@ -55,7 +42,6 @@ __all__ = [
     "LookUpLayout",
     "LookUps",
     "Move",
-    "ProjectedAttention",
     "Prompt",
     "Row",
     "SoftmaxAttention",
@@ -66,13 +52,9 @@ __all__ = [
     "baked",
     "data_tokens",
     "digested",
-    "hopfield",
-    "is_checked",
     "moves",
     "products",
-    "projected",
     "rows",
     "trace_network",
     "unchecked",
-    "weights_digest",
 ]

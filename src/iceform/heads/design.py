@@ -194,6 +194,24 @@ class Design:
             for layer in self.layers
         ]
 
+    def find(self, role: str) -> list[tuple[int, int]]:
+        """The (layer, head) of every head whose role begins with this, in order.
+
+        Layers that are repeated are counted once.
+
+        Examples
+        --------
+        >>> spec = ice.targets.LinearDescent(dim=2, steps=3)
+        >>> [place for place in spec.design.find("momentum") if place[0] == 2]
+        [(2, 17), (2, 18)]
+        """
+        return [
+            (number, index)
+            for number, layer in enumerate(self.layers)
+            for index, head in enumerate(layer)
+            if head.role.startswith(role)
+        ]
+
     def edges(self) -> dict[str, dict[str, list[list[int]]]]:
         """Per feature, the heads (layer, head) that write it and that read it, and as what.
 
@@ -338,7 +356,17 @@ class Design:
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """What token ids and positions mean: features that they start with, rows that score them."""
+    """What token ids and positions mean: features that they start with, rows that score them.
+
+    Examples
+    --------
+    Two words of one feature, one position, and scores that like the word whose feature is larger:
+
+    >>> features = torch.tensor([[0.0], [1.0]])
+    >>> words = Vocabulary(features, torch.zeros(1, 1), scores=features)
+    >>> len(words)
+    2
+    """
 
     tokens: Float[Tensor, "ids f"]
     positions: Float[Tensor, "p f"]
@@ -374,7 +402,15 @@ def mirrored(design: Design, tokens: Float[Tensor, "*b t f"]) -> Float[Tensor, "
 
 
 def unmirrored(design: Design, stream: Float[Tensor, "*b t h"]) -> Float[Tensor, "*b t f"]:
-    """Features out of a stream, in float64: (f - (-f))/2."""
+    """Features out of a stream, in float64: (f - (-f))/2.
+
+    Examples
+    --------
+    >>> design = ice.targets.LinearDescent(dim=1, steps=1).design
+    >>> tokens = torch.arange(3.0 * design.features.total).double().view(3, -1)
+    >>> torch.equal(unmirrored(design, design.embedded(tokens)), tokens)
+    True
+    """
     half, count = design.hidden // 2, design.features.total
     wide = stream.double()
     held = (wide[..., :half] - wide[..., half:]) / 2
@@ -415,6 +451,14 @@ def attention(
         W_O, shape (tokens, out_tokens), the same for all heads.
     shared
         Letters of those of k and q that are the same for all heads, and held once.
+
+    Examples
+    --------
+    >>> at = Features.of(x=1, asks=1)
+    >>> head = Head("copy", products(at, {"asks": 1.0}, {"x": 1.0}), moves(at, {"x": 1.0}, "x"))
+    >>> layer = attention(Design(at, ((head,),)), 0, torch.eye(3).double())
+    >>> tuple(layer.w_v.shape), layer.labels, layer.residual
+    ((1, 2, 2), ('copy',), True)
     """
     weights = attention_weights(design, layer, readout, shared)
     roles = [head.role for head in design.layers[layer]]

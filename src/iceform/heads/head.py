@@ -21,7 +21,24 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True)
 class Row:
-    """sum of coefficients times features, plus a constant."""
+    """One number of a token: a sum of features times coefficients, plus a constant.
+
+    Parameters
+    ----------
+    reads
+        Coefficients by (name of a block of features, index in it).
+    constant
+        What is added; plain streams have no biases, so theirs is 0.
+
+    Examples
+    --------
+    >>> Row.of("x", 1, 3.0).times(2.0)
+    Row(reads={('x', 1): 6.0}, constant=0.0)
+    >>> Row.over("x", [1.0, -1.0]).reads
+    {('x', 0): 1.0, ('x', 1): -1.0}
+    >>> Row.flags(null=1.0, data=-5.0).names
+    ('null', 'data')
+    """
 
     reads: Mapping[Place, float] = field(default_factory=dict)
     constant: float = 0.0
@@ -56,7 +73,13 @@ Pair = tuple[Row, Row]
 
 @dataclass(frozen=True)
 class Move:
-    """One number that a head carries: what is read at the key, where it is added."""
+    """One number that a head carries: what is read at the key, where it is added.
+
+    Examples
+    --------
+    >>> Move(Row.of("x"), {("w", 0): -0.5})  # read x[0] at the key, add -0.5 times it to w[0]
+    Move(value=Row(reads={('x', 0): 1.0}, constant=0.0), writes={('w', 0): -0.5})
+    """
 
     value: Row
     writes: Mapping[Place, float]
@@ -68,6 +91,13 @@ class Head:
 
     ``masks`` are the numbers of those pairs of the logit that hide keys: exactly 0 on every key
     that is meant to be seen.
+
+    Examples
+    --------
+    >>> far = Row.of("asks"), Row.of("mark", 0, 100.0)  # askers look at marked tokens
+    >>> head = Head("copy", (far,), (Move(Row.of("x"), {("y", 0): 1.0}),))
+    >>> head.width
+    1
     """
 
     role: str
@@ -82,9 +112,15 @@ class Head:
 
 
 def rows(features: Features, coefficients: Mapping[str, float]) -> tuple[Row, ...]:
-    """A row for every number of a block: blocks of one size, added up with these coefficients.
+    """One row for every number of a block: a sum of blocks of one size, each with its coefficient.
 
     A single feature goes to every row.
+
+    Examples
+    --------
+    >>> at = Features.of(x=2, bias=1)
+    >>> [row.reads for row in rows(at, {"x": 2.0, "bias": 1.0})]
+    [{('x', 0): 2.0, ('bias', 0): 1.0}, {('x', 1): 2.0, ('bias', 0): 1.0}]
     """
     sizes = {name: _size(features, name) for name in coefficients}
     count = max(sizes.values())
@@ -107,7 +143,14 @@ def identity(name: str, size: int, factor: float) -> list[dict[Place, float]]:
 def products(
     features: Features, query: Mapping[str, float], key: Mapping[str, float]
 ) -> tuple[Pair, ...]:
-    """The inner product of a block of the query and one of the key, as pairs of a logit."""
+    """The inner product of a block of the query and one of the key, as pairs of a logit.
+
+    Examples
+    --------
+    >>> pairs = products(Features.of(w=2, x=2), {"w": 1.0}, {"x": 1.0})
+    >>> len(pairs), pairs[1][0].reads, pairs[1][1].reads
+    (2, {('w', 1): 1.0}, {('x', 1): 1.0})
+    """
     asked, seen = rows(features, query), rows(features, key)
     if len(asked) != len(seen):
         raise ShapeError(
@@ -118,7 +161,13 @@ def products(
 
 
 def moves(features: Features, value: Mapping[str, float], into: str) -> tuple[Move, ...]:
-    """A block of the key, number by number, into the block ``into`` of the token that asks."""
+    """Moves of a block that is read at the key into the block ``into`` of the token that asks.
+
+    Examples
+    --------
+    >>> [move.writes for move in moves(Features.of(x=2), {"x": 1.0}, "mean")]
+    [{('mean', 0): 1.0}, {('mean', 1): 1.0}]
+    """
     return tuple(Move(row, {(into, j): 1.0}) for j, row in enumerate(rows(features, value)))
 
 

@@ -67,6 +67,16 @@ class LayerTrace:
         Which queries reach the output, shape (queries,).
     own
         Which keys are in the query's own block, shape (*batch, queries, keys); None without blocks.
+
+    Examples
+    --------
+    >>> step = ice.paper.GradientStep("squared", 0.5, dim=1, samples=2)
+    >>> x, y, w = torch.ones(2, 1).double(), torch.ones(2).double(), torch.zeros(1).double()
+    >>> layer = step.trace(x, y, w)["layers.1"]
+    >>> layer.labels == ("read the prompt's table",)
+    True
+    >>> layer.smallest_margin > 700, layer.largest_leak
+    (True, 0.0)
     """
 
     name: str
@@ -148,6 +158,14 @@ class Trace:
         Names of the prompt's features.
     roles
         What each token of the prompt is, in words.
+
+    Examples
+    --------
+    >>> step = ice.paper.GradientStep("squared", 0.5, dim=1, samples=2)
+    >>> x, y, w = torch.ones(2, 1).double(), torch.ones(2).double(), torch.zeros(1).double()
+    >>> trace = step.trace(x, y, w)
+    >>> len(trace), [layer.name for layer in trace], trace.roles[0]
+    (2, ['layers.0', 'layers.1'], 'block 0, token 0')
     """
 
     layers: tuple[LayerTrace, ...]
@@ -209,6 +227,14 @@ def trace_network(
         Names of the prompt's features; the network's own by default.
     roles
         What each token is; ``token 0``, ``token 1``, ... by default.
+
+    Examples
+    --------
+    >>> step = ice.paper.GradientStep("squared", 0.5, dim=1, samples=2)
+    >>> x, y, w = torch.ones(2, 1).double(), torch.ones(2).double(), torch.zeros(1).double()
+    >>> trace = trace_network(step.network, step.prompt(x, y, w).tokens)
+    >>> torch.equal(trace.output, step.network(trace.tokens))
+    True
     """
     names = network.features if features is None else features
     words = _numbered("token", tokens.shape[-2]) if roles is None else tuple(roles)

@@ -73,6 +73,12 @@ class Prompt(Pretrained, kept_as="Prompt"):
         Names of the feature axis.
     roles
         What each token is, in words.
+
+    Examples
+    --------
+    >>> prompt = Prompt(torch.zeros(1, 3), Features.of(x=2, y=1), ("the only token",))
+    >>> prompt["y"], prompt
+    (tensor([[0.]]), Prompt(tokens 1 x 3; features x[2], y; the first is 'the only token'))
     """
 
     tokens: Float[Tensor, "*b n d"]
@@ -120,6 +126,14 @@ class LookUpLayout:
         Grid tokens of a block.
     margin
         M. A smaller one leaks, and is for seeing that: only the literal backend takes it.
+
+    Examples
+    --------
+    >>> layout = LookUpLayout(dim=2, samples=3, tokens=25)
+    >>> layout.count, layout.raw.names()[:4]
+    (81, ['key_x[0]', 'key_x[1]', 'key_y', 'key_bias'])
+    >>> layout.build().digest == layout.build().digest  # of the sizes alone
+    True
     """
 
     dim: int
@@ -246,6 +260,17 @@ class LookUps:
         s_k, b_k and v_k as the tokens hold them; the table's unless given.
     factors
         c, shape (*batch, n): what a sample's value rows are multiplied by; None for ones.
+
+    Examples
+    --------
+    >>> table = ice.Interpolant.fit(torch.tanh, -2, 2, eps=1e-6)
+    >>> layout = LookUpLayout(dim=1, samples=2, tokens=table.tokens)
+    >>> x, y, w = torch.ones(3, 1).double(), torch.zeros(3).double(), torch.ones(1).double()
+    >>> asked = LookUps(layout, table, x, y, w)  # tanh(w.x - y) x of three samples
+    >>> asked.prompts, tuple(asked.tokens.shape)[:2] == (2, layout.count)
+    (2, True)
+    >>> abs(layout.build()(asked.tokens)[0, 0, 0] - torch.tanh(torch.tensor(1.0))) < 1e-6
+    tensor(True)
     """
 
     layout: LookUpLayout
@@ -405,6 +430,14 @@ class SoftmaxAverage:
         Shape (q, d).
     seen
         Which tokens each point sees, shape (q, n); None for all.
+
+    Examples
+    --------
+    >>> layout = LookUpLayout(dim=1, samples=2, tokens=3)
+    >>> keys, values = torch.tensor([[0.0], [1.0]]), torch.tensor([[2.0], [4.0]])
+    >>> asked = SoftmaxAverage(layout, keys, torch.zeros(2), values, torch.tensor([[0.0]]))
+    >>> layout.build(torch.float32)(asked.tokens)[0, 2, 0]  # both weigh the same
+    tensor(3.)
     """
 
     layout: LookUpLayout
@@ -488,6 +521,16 @@ def baked(prompt: LookUps, dtype: torch.dtype) -> FrozenNetwork:
     A look-up prompt is an affine image of the samples, their labels and w, with coefficients that
     the table fixes. That map is a :class:`Lift`; in front of the frozen layer it makes a module
     that reads one token :math:`(x_i, y_i, w, o_i, o_i x_i)` per sample.
+
+    Examples
+    --------
+    >>> table = ice.Interpolant.fit(torch.tanh, -2, 2, eps=1e-6)
+    >>> layout = LookUpLayout(dim=1, samples=2, tokens=table.tokens)
+    >>> x, y, w = torch.ones(2, 1).double(), torch.zeros(2).double(), torch.ones(1).double()
+    >>> asked = LookUps(layout, table, x, y, w)
+    >>> network = baked(asked, torch.float64)
+    >>> bool((network(data_tokens(asked)) - layout.build()(asked.tokens)[0]).abs().max() < 1e-12)
+    True
     """
     layout = prompt.layout
     d, m, g = prompt.x.shape[-1], layout.samples, len(prompt.slopes)
@@ -528,7 +571,17 @@ def _block(matrix: Tensor, rows: slice, columns: slice) -> Tensor:
 
 
 def data_tokens(prompt: LookUps) -> Tensor:
-    """What a baked module reads for one prompt's worth of samples."""
+    """What a baked module reads for one prompt's worth of samples.
+
+    Examples
+    --------
+    >>> table = ice.Interpolant.fit(torch.tanh, -2, 2, eps=1e-6)
+    >>> layout = LookUpLayout(dim=1, samples=2, tokens=table.tokens)
+    >>> x, y, w = torch.ones(2, 1).double(), torch.zeros(2).double(), torch.ones(1).double()
+    >>> data_tokens(LookUps(layout, table, x, y, w))  # x, y, w, offset, offset times x
+    tensor([[1., 0., 1., 0., 0.],
+            [1., 0., 1., 0., 0.]], dtype=torch.float64)
+    """
     at, m = _data_features(prompt.x.shape[-1]), prompt.layout.samples
     tokens = prompt.x.new_zeros(m, at.total)
     rows = tokens[: prompt.count]

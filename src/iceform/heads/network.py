@@ -29,7 +29,14 @@ from iceform.validation import full_precision
 
 @dataclass(frozen=True)
 class Features(Mapping[str, slice]):
-    """Named, contiguous blocks of the feature axis, in order."""
+    """Named, contiguous blocks of the feature axis, in order.
+
+    Examples
+    --------
+    >>> at = Features.of(x=2, y=1)
+    >>> at["y"], at.total, at.names()
+    (slice(2, 3, None), 3, ['x[0]', 'x[1]', 'y'])
+    """
 
     sizes: tuple[tuple[str, int], ...]
 
@@ -216,6 +223,16 @@ class SoftmaxAttention(nn.Module):
         What each head is for.
     residual
         Add the input to the output; needs out_features = features and out_tokens = tokens.
+
+    Examples
+    --------
+    One head of two tokens of one feature, whose weights are all one: both look at the larger token.
+
+    >>> one = torch.ones(1, 1, 1)
+    >>> layer = SoftmaxAttention(100 * one, one, one, torch.eye(2)[None])
+    >>> layer(torch.tensor([[1.0], [3.0]]))
+    tensor([[3.],
+            [3.]])
     """
 
     w_k: Tensor
@@ -357,6 +374,16 @@ def unchecked() -> Iterator[None]:
     """For interventions: inside, networks run whatever their weights are.
 
     Nothing is certified then; a result's attestation still says which weights ran.
+
+    Examples
+    --------
+    >>> step = ice.paper.GradientStep("squared", 0.5, dim=1, samples=2, backend="literal")
+    >>> x, y, w = torch.ones(2, 1), torch.ones(2), torch.zeros(1)
+    >>> x, y, w = x.double(), y.double(), w.double()
+    >>> _ = step.network.layers[1].w_v.zero_()  # the head writes nothing
+    >>> with unchecked():
+    ...     print(step(x, y, w))
+    tensor([0.], dtype=torch.float64)
     """
     token = _CHECKED.set(False)
     try:
@@ -409,6 +436,17 @@ class FrozenNetwork(nn.Module):
         computes by. None stands for the layer itself; none at all for all of them.
     layout
         Of prompts whose tokens a fused run need not write (:class:`LookUpLayout`).
+
+    Examples
+    --------
+    The network of a construction, its digest, and what becomes of a change:
+
+    >>> step = ice.paper.GradientStep("squared", 0.5, dim=1, samples=2)
+    >>> network = step.network
+    >>> network.check() == network.digest == network.expected
+    True
+    >>> len(list(network.parameters()))
+    0
     """
 
     def __init__(
@@ -664,7 +702,17 @@ def weights_digest(module: nn.Module) -> str:
 
 
 def digested(module: nn.Module) -> Iterator[str | tuple[str, memoryview]]:
-    """What a digest is of, in order: text as UTF-8, and buffers by name with their bytes."""
+    """What a digest is of, in order: text as UTF-8, and buffers by name with their bytes.
+
+    Examples
+    --------
+    >>> step = ice.paper.GradientStep("squared", 0.5, dim=1, samples=2)
+    >>> sha = __import__("hashlib").sha256()
+    >>> for piece in digested(step.network):
+    ...     sha.update(piece.encode() if isinstance(piece, str) else piece[1])
+    >>> sha.hexdigest() == step.network.digest
+    True
+    """
     yield _structure(module)
     with outside_transforms():
         for name, buffer in sorted(module.named_buffers(remove_duplicate=False)):

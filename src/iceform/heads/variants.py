@@ -47,6 +47,15 @@ class Lift(nn.Module):
         R_l, shape (terms, in_tokens, out_tokens).
     constant
         C transposed, shape (out_tokens, out_features).
+
+    Examples
+    --------
+    Two tokens out of one, the second twice the first, plus a constant:
+
+    >>> lift = Lift(torch.ones(1, 1, 1), torch.tensor([[[1.0, 2.0]]]), torch.zeros(2, 1) + 0.5)
+    >>> lift(torch.tensor([[3.0]]))
+    tensor([[3.5000],
+            [6.5000]])
     """
 
     feature_maps: Tensor
@@ -231,6 +240,15 @@ class HopfieldLayer(nn.Module):
         states alone. Otherwise the input's first ``stored`` tokens are the patterns.
     stored
         How many tokens of the input are patterns.
+
+    Examples
+    --------
+    Of two stored patterns the state (0.9, 0) is nearer to the first, which comes back:
+
+    >>> eye = torch.eye(2)
+    >>> layer = HopfieldLayer(eye, eye, eye, 200.0, patterns=eye)
+    >>> layer(torch.tensor([[0.9, 0.0]]))
+    tensor([[1., 0.]])
     """
 
     w_k: Tensor
@@ -332,6 +350,12 @@ class LiftedAttention(SoftmaxAttention):
         s, shape (new_tokens,), and C transposed, shape (new_tokens, new_features).
     weights, labels
         As for :class:`SoftmaxAttention`, on the new tokens.
+
+    Examples
+    --------
+    >>> linear = ice.paper.LinearLayer(2, 2, samples=2, eps=1e-3)
+    >>> isinstance(linear.network.layers[0], LiftedAttention)
+    True
     """
 
     shared_map: Tensor

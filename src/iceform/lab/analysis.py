@@ -90,7 +90,15 @@ def bayes_weights(task: InContextTask, x: Tensor, y: Tensor) -> Tensor:
 
 
 def curves(cells: Sequence[TrainedCell]) -> LabTable:
-    """Held-out errors along training."""
+    """Held-out errors along training, of :func:`train`'s cells.
+
+    Examples
+    --------
+    >>> network = random_network(GPT2Shape(dim=1, layers=1, width=8, heads=1, positions=8))
+    >>> cell = TrainedCell("random", 1e-3, 0, [(0, 1.0), (50, 0.4)], [0.4], network)
+    >>> curves([cell]).column("error")
+    [1.0, 0.4]
+    """
     rows: list[dict[str, Cell]] = [
         {"network": _label(cell), "start": cell.start, "lr": cell.lr, "seed": cell.seed,
          "step": step, "error": error}
@@ -105,6 +113,13 @@ def ends(cells: Sequence[TrainedCell], reached: float) -> LabTable:
 
     Low and high are the least and the greatest of the seeds. Steps are of the median seed, None
     where most never get there.
+
+    Examples
+    --------
+    >>> network = random_network(GPT2Shape(dim=1, layers=1, width=8, heads=1, positions=8))
+    >>> cell = TrainedCell("random", 1e-3, 0, [(0, 1.0), (50, 0.4)], [0.4], network)
+    >>> ends([cell], reached=0.5).column("steps to 0.5")
+    [50]
     """
     rows: list[dict[str, Cell]] = []
     for (start, lr), group in groupby(cells, key=lambda cell: (cell.start, cell.lr)):
@@ -128,7 +143,14 @@ def _label(cell: TrainedCell) -> str:
 
 
 def named(cells: Iterable[TrainedCell]) -> dict[str, TrainableNetwork]:
-    """Trained networks by what they are called in tables."""
+    """Trained networks by what they are called in tables.
+
+    Examples
+    --------
+    >>> network = random_network(GPT2Shape(dim=1, layers=1, width=8, heads=1, positions=8))
+    >>> list(named([TrainedCell("random", 1e-3, 0, [(0, 1.0)], [1.0], network)]))
+    ['random, lr 0.001, seed 0']
+    """
     return {_label(cell): cell.network for cell in cells}
 
 
@@ -140,7 +162,16 @@ def named(cells: Iterable[TrainedCell]) -> dict[str, TrainableNetwork]:
 def by_context(
     networks: Networks, task: InContextTask, *, prompts: int = 256, seed: int = 0
 ) -> LabTable:
-    """Errors by the number of examples seen, with Bayes' where it is known."""
+    """Errors by the number of examples seen, with Bayes' where it is known.
+
+    Examples
+    --------
+    >>> shape = GPT2Shape(dim=1, layers=4, width=40, heads=4, inner=32, positions=16)
+    >>> both = {name: compiled(name, shape) for name in ("primal", "dual")}
+    >>> table = by_context(both, InContextTask("noisy", dim=1, noise=0.1), prompts=8)
+    >>> sorted(set(table.column("network")))
+    ['Bayes', 'dual', 'primal']
+    """
     x, y, clean, _ = _prompts(networks, task, prompts, seed)
     found = {name: _answers(network, x, y) for name, network in networks.items()}
     if task.is_linear:
@@ -176,6 +207,14 @@ def nearest(
     """How far answers are from algorithms', rms, as a share of the labels'.
 
     A compiled network's own algorithm is among them, by the name "own".
+
+    Examples
+    --------
+    >>> shape = GPT2Shape(dim=1, layers=4, width=40, heads=4, inner=32, positions=16)
+    >>> both = {name: compiled(name, shape) for name in ("primal", "dual")}
+    >>> table = nearest(both, InContextTask(dim=1), prompts=8)
+    >>> max(table.where(algorithm="own").column("distance")) < 0.05
+    True
     """
     x, y, *_ = _prompts(networks, task, prompts, seed)
     labels = float(y.double().square().mean().sqrt())
@@ -201,6 +240,14 @@ def shifted(
     """Errors out of distribution, as a share of the labels without noise, mean square.
 
     ``shifts`` are changes of the task by name; Bayes' error on the changed task is beside them.
+
+    Examples
+    --------
+    >>> shape = GPT2Shape(dim=1, layers=4, width=40, heads=4, inner=32, positions=16)
+    >>> both = {name: compiled(name, shape) for name in ("primal", "dual")}
+    >>> table = shifted(both, InContextTask(dim=1), {"x doubled": {"x_scale": 2.0}}, prompts=8)
+    >>> table.column("network")
+    ['primal', 'dual', 'Bayes']
     """
     rows: list[dict[str, Cell]] = []
     for shift, changes in shifts.items():
@@ -225,7 +272,15 @@ def line(
     prompts: int = 256,
     seed: int = 0,
 ) -> LabTable:
-    """Errors of the networks on the straight line between two networks' weights."""
+    """Errors of the networks on the straight line between two networks' weights.
+
+    Examples
+    --------
+    >>> shape = GPT2Shape(dim=1, layers=4, width=40, heads=4, inner=32, positions=16)
+    >>> both = {name: compiled(name, shape) for name in ("primal", "dual")}
+    >>> line(both["primal"], both["dual"], InContextTask(dim=1), points=3).column("at")
+    [0.0, 0.5, 1.0]
+    """
     both = {"first": first, "second": second}
     x, y, clean, _ = _prompts(both, task, prompts, seed)
     rows: list[dict[str, Cell]] = []
@@ -274,6 +329,15 @@ def probe(
         Examples before the token; the most that fit unless given.
     prompts, seed
         How many are drawn, and from what.
+
+    Examples
+    --------
+    >>> shape = GPT2Shape(dim=1, layers=4, width=40, heads=4, inner=32, positions=16)
+    >>> both = {name: compiled(name, shape) for name in ("primal", "dual")}
+    >>> table = probe(both, InContextTask("noisy", dim=1, noise=0.1), "w", prompts=256)
+    >>> last = table.where(layer=3)
+    >>> last.where(network="primal").column("R2")[0] > last.where(network="dual").column("R2")[0]
+    True
     """
     check_choice("target", target, PROBED)
     at = _query(networks, at)
@@ -337,6 +401,14 @@ def transplant(
         Examples before the query; the most that fit unless given.
     prompts, seed
         Pairs of contexts that are drawn, and from what.
+
+    Examples
+    --------
+    >>> shape = GPT2Shape(dim=1, layers=4, width=40, heads=4, inner=32, positions=16)
+    >>> both = {name: compiled(name, shape) for name in ("primal", "dual")}
+    >>> table = transplant(both, InContextTask("noisy", dim=1, noise=0.1), prompts=64)
+    >>> table.where(network="primal", mechanism="primal").column("correlation")[0] > 0.8
+    True
     """
     shape, at = _shape_of(networks), _query(networks, at)
     layer = shape.layers - 1 if layer is None else layer

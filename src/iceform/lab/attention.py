@@ -18,8 +18,7 @@ from torch import Tensor
 from iceform.arithmetic.units import next_power_of_two
 
 Asked = Float[Tensor, "n t a"]  # queries, keys and values of all heads, side by side
-_LEAST = 16  # rows and columns of a product of Triton's
-_ROWS_PER_WARP = 16
+_TILE = 16  # rows and columns of a product of Triton's at least, and rows of a warp
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -82,11 +81,11 @@ def _backward(  # type: ignore[no-untyped-def]
 def _settings(asked: Tensor, heads: int, tf32: bool) -> dict[str, Any]:
     """What the kernels are compiled for."""
     head = asked.shape[2] // (3 * heads)
-    rows = max(_LEAST, next_power_of_two(asked.shape[1]))
-    columns = max(_LEAST, next_power_of_two(head))
+    rows = max(_TILE, next_power_of_two(asked.shape[1]))
+    columns = max(_TILE, next_power_of_two(head))
     return {
         "HEAD": head, "ROWS": rows, "COLUMNS": columns, "PRECISION": "tf32" if tf32 else "ieee",
-        "num_warps": max(1, min(8, rows // _ROWS_PER_WARP)),
+        "num_warps": max(1, min(8, rows // _TILE)),
     }  # fmt: skip
 
 

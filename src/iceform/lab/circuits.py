@@ -70,6 +70,13 @@ class DescentCircuit:
     loudness
         With "copy" alone there is no ballast: the code of positions, whose square is the same for
         all, is so many times louder, and keeps the norms nearly equal.
+
+    Examples
+    --------
+    >>> shape = GPT2Shape(dim=1, layers=3, width=32, heads=2, positions=8)
+    >>> circuit = DescentCircuit(shape, PrefixDescent((0.5, 0.5), damping=5.0))
+    >>> [len(heads) for heads in circuit.layers]
+    [2, 2, 2]
     """
 
     shape: GPT2Shape

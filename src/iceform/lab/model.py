@@ -49,6 +49,12 @@ class MeasuredDistance:
         How many were drawn, and from what.
     task
         Which ones.
+
+    Examples
+    --------
+    >>> distance = MeasuredDistance(0.01, 0.05, labels=2.0, prompts=64, seed=0, task={})
+    >>> distance.share
+    0.005
     """
 
     rms: float
@@ -84,6 +90,15 @@ class TrainableNetwork:
         For tables.
     circuit
         What it was compiled from; None for random weights.
+
+    Examples
+    --------
+    >>> network = compiled("primal", GPT2Shape(dim=1, layers=4, width=32, heads=2, positions=8))
+    >>> x, y, *_ = InContextTask(dim=1).draw(3, 4, torch.Generator().manual_seed(0))
+    >>> network(x, y).shape  # an answer at every x
+    torch.Size([3, 4])
+    >>> len(network.states(x, y))
+    5
     """
 
     shape: GPT2Shape
@@ -209,7 +224,14 @@ class TrainableNetwork:
 
 
 def load_network(path: str | Path) -> TrainableNetwork:
-    """What :meth:`TrainableNetwork.save` wrote; anything else raises ``IntegrityError``."""
+    """What :meth:`TrainableNetwork.save` wrote; anything else raises ``IntegrityError``.
+
+    Examples
+    --------
+    >>> network = random_network(GPT2Shape(dim=1, layers=1, width=8, heads=1, positions=8))
+    >>> load_network(network.save("network")).name
+    'random'
+    """
     folder = Path(path)
     stored = store.read_folder(folder, VIEWS, _KIND)
     try:
@@ -230,7 +252,13 @@ def load_network(path: str | Path) -> TrainableNetwork:
 
 
 def random_network(shape: GPT2Shape | None = None, seed: int = 0) -> TrainableNetwork:
-    """Weights as transformers draws them for a GPT-2, and maps in and out as torch's ``Linear``."""
+    """Weights as transformers draws them for a GPT-2, and maps in and out as torch's ``Linear``.
+
+    Examples
+    --------
+    >>> random_network(GPT2Shape(dim=1, layers=1, width=8, heads=1, positions=8), seed=3)
+    TrainableNetwork('random', 1 layers, width 8, d = 1)
+    """
     shape = shape or GPT2Shape()
     source, out = torch.Generator().manual_seed(seed), {}
     for name, size in shape.tensors().items():

@@ -25,6 +25,13 @@ class TrainingStart:
         Whether the circuit's own weights alone are trained.
     looped
         Whether the layers between the first and the last are one and the same.
+
+    Examples
+    --------
+    >>> shape = GPT2Shape(dim=1, layers=3, width=32, heads=4, positions=8)
+    >>> start = TrainingStart("two steps", lambda seed: compiled("dual", shape, seed=seed))
+    >>> start.make(0).algorithm.mechanism
+    'dual'
     """
 
     name: str

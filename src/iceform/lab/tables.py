@@ -21,6 +21,20 @@ class LabTable:
         One mapping for each, all with the same columns.
     x, y, by
         The columns of a drawing: along, up, and one line or group of bars for each of ``by``.
+
+    Examples
+    --------
+    >>> rows = (
+    ...     {"network": "a", "step": 0, "error": 1.0},
+    ...     {"network": "a", "step": 9, "error": 0.5},
+    ... )
+    >>> table = LabTable("errors", rows, "step", "error", "network")
+    >>> table.where(step=9).column("error")
+    [0.5]
+    >>> print(table)
+    errors (error by step)
+    network  0    9
+    a        1  0.5
     """
 
     title: str

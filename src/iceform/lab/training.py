@@ -67,6 +67,15 @@ class TrainingPlan:
     same_prompts
         Whether every seed sees the prompts of seed 0, so that seeds differ in their first weights
         alone.
+
+    Examples
+    --------
+    >>> shape = GPT2Shape(dim=1, layers=1, width=8, heads=1, positions=8)
+    >>> plan = TrainingPlan(InContextTask(dim=1), shape, steps=100)
+    >>> plan.length, plan.rate(50), plan.rate(99)
+    (4, 1.0, 0.04)
+    >>> torch.equal(plan.prompts(0, 7).x, plan.prompts(1, 7).x)  # seeds see other prompts
+    False
     """
 
     task: InContextTask
@@ -127,6 +136,13 @@ class TrainedCell:
         That error after the last step, by the number of examples seen.
     network
         After the last step.
+
+    Examples
+    --------
+    >>> network = random_network(GPT2Shape(dim=1, layers=1, width=8, heads=1, positions=8))
+    >>> cell = TrainedCell("random", 1e-3, 0, [(0, 1.0), (50, 0.4), (100, 0.2)], [0.2], network)
+    >>> cell.error, cell.steps_to(0.5), cell.steps_to(0.1)
+    (0.2, 50, None)
     """
 
     start: str
@@ -450,6 +466,14 @@ def train(
         If the backend or the precision is none of the device.
     IntegrityError
         If the folder holds checkpoints of another training.
+
+    Examples
+    --------
+    >>> shape = GPT2Shape(dim=1, layers=1, width=8, heads=1, positions=8)
+    >>> plan = TrainingPlan(InContextTask(dim=1), shape, steps=2, batch=2, held_out=4, points=2)
+    >>> cells = train(["random"], plan, lr=[1e-3], seeds=2)
+    >>> [(cell.seed, len(cell.curve)) for cell in cells]
+    [(0, 3), (1, 3)]
     """
     cells = _crossed(starts, plan, lr, seeds)
     groups = list(_groups(cells, together, device))

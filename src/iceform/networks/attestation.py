@@ -1,4 +1,4 @@
-"""A network under watch: what its pieces computed where, and some of it run again literally."""
+"""Attestation of a network in context: which pieces ran, and some of them run again literally."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _NOW: ContextVar[PieceRecorder | None] = ContextVar("what watches a network run"
 
 
 def piece_recorder() -> PieceRecorder | None:
-    """What watches this run, if anything does."""
+    """The recorder of the run that this code is in, if it is recorded."""
     return _NOW.get()
 
 
 class PieceRecorder:
-    """Sees every piece run.
+    """Counts the pieces that run, and keeps some of them to be run again.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class PieceRecorder:
             _NOW.reset(token)
 
     def saw(self, piece: Piece, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        """A piece ran."""
+        """Take note of a piece that has run."""
         self.ledger.note("host", "ranges checked")
         self.ledger.note("prompt", f"{piece.kind}: inputs, and what the network is made of")
         self.ledger.note("attention", f"{piece.kind}: {piece.how}")

@@ -25,7 +25,7 @@ from torch import Tensor
 from iceform.arithmetic.units import OUTWARD_MANY
 from iceform.errors import ProgramError
 from iceform.networks.graph import NetworkGraph, NetworkNode, Ref
-from iceform.networks.operations import CUTS, KEEPS_ALL, is_move, put_in
+from iceform.networks.operations import CUTS, KEEPS_ALL, is_move, made_of, makes, put_in
 from iceform.networks.parts import Parts
 from iceform.networks.pieces import Bounds, Piece
 from iceform.networks.pieces.products import product_error, times
@@ -70,7 +70,7 @@ class BoundsWalk:
         self.open: list[str] = []  # operations that nothing here bounds
 
     def through(self, graph: NetworkGraph) -> float:
-        """The error of the results."""
+        """Follow bounds from the inputs to the results; return the largest error of a result."""
         limits = self._limits(graph) if self._carries else {}
         known: dict[str, Bounds] = {}
         for node in graph.nodes:
@@ -82,7 +82,7 @@ class BoundsWalk:
         return max(known[r.name].error for r in graph.results if isinstance(r, Ref))
 
     def _limits(self, graph: NetworkGraph) -> dict[str, float]:
-        """What pieces allow at their inputs, carried back through moves."""
+        """How large each value may be, since the pieces that read it refuse larger inputs."""
         limits: dict[str, float] = {}
         for node in reversed(graph.nodes):
             if node.op == "piece":
@@ -105,10 +105,17 @@ class BoundsWalk:
         if node.op == "input":
             return Bounds(self.bound, spread=0.0, width=width)
         if node.op == "constant":
-            return _constant(self.parts.get_buffer(node.args[0]), masks=self._carries)
+            found = _constant(self.parts.get_buffer(node.args[0]), masks=self._carries)
+            # One that was computed from parameters is kept wide, and rounded when it is read.
+            rounded = self.unit * found.entry if len(node.args) > 1 else 0.0
+            return replace(found, error=rounded, spread=math.inf if rounded else found.spread)
         given = [_known(a, known) for a in node.args]
         if node.op == "piece":
             return self._behind(node, given[1:])
+        if makes(node.short):
+            what = made_of(node.short, node.args, node.kwargs)
+            return replace(_known(what, known), ball=None, length=math.inf, spread=math.inf,
+                           width=width)  # fmt: skip
         if node.op.startswith("size.") or is_move(node.short):
             # A mask that depends on what was computed chooses, and its error is theirs.
             read = [n for n in node.needs if n in known]
@@ -144,7 +151,8 @@ class BoundsWalk:
         a, b, outward = *(*given, Bounds(0.0, 0.0))[:2], self.outward
         match node.short:
             case "add" | "sub" | "rsub":
-                factor = abs(float(node.kwargs.get("alpha", 1)))
+                factor = abs(float(node.kwargs.get("alpha", (*node.args, 1, 1)[2])))
+                a, b = (b, a) if node.short == "rsub" else (a, b)
                 entry = (a.entry + factor * b.entry) * outward
                 length = (a.length + factor * b.length) * outward
                 own, spread = 2 * self.unit * entry, math.inf
@@ -159,7 +167,7 @@ class BoundsWalk:
                 length = min(times(a.length, b.entry), times(a.entry, b.length)) * outward
                 error = product_error(a, b) + self.unit * entry
                 return Bounds(entry, length, error=error, width=width)
-            case "div" if isinstance(node.args[1], int | float) and node.args[1]:
+            case "div" if _is_number(node.args[1]) and not node.kwargs:
                 factor = outward / abs(float(node.args[1]))
                 error = (a.error + self.unit * a.entry) * factor
                 return Bounds(a.entry * factor, a.length * factor, error=error, width=width)
@@ -182,7 +190,7 @@ class BoundsWalk:
 
 
 def _moved(node: NetworkNode, given: list[Bounds]) -> Bounds:
-    """Entries are the same; lengths of a row where rows stay, are cut or are joined."""
+    """Bounds behind a move: entries stay, and row lengths where rows are kept, cut or joined."""
     if not given:
         return Bounds()
     width, first = node.shape[-1] if node.shape else None, given[0]
@@ -221,7 +229,7 @@ def rows_stay(node: NetworkNode) -> bool:
 
 
 def _constant(tensor: Tensor, *, masks: bool) -> Bounds:
-    """Of a mask, what it does not forbid: an error is carried where that is all that counts."""
+    """Bounds of a constant; ``masks`` leaves out entries so low that they only forbid tokens."""
     if not tensor.is_floating_point() or not tensor.numel():
         return Bounds()
     if masks:
@@ -232,6 +240,10 @@ def _constant(tensor: Tensor, *, masks: bool) -> Bounds:
         return Bounds(largest, spread=0.0, width=width)
     ball = torch.zeros_like(row), row
     return Bounds(largest, float(row.norm()) * OUTWARD_MANY, ball, 0.0, spread=0.0, width=width)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and value != 0
 
 
 def _known(value: Any, known: dict[str, Bounds]) -> Bounds:

@@ -66,7 +66,7 @@ class Captured:
 
 
 class _CapturedOutput:
-    """What came back; torch.export undoes changes of a module's own attributes."""
+    """A place for the structure of the output: torch.export undoes changes of module attributes."""
 
     structure: Any = None
 
@@ -89,7 +89,7 @@ class _FlatModel(nn.Module):
 
 @contextlib.contextmanager
 def as_written() -> Iterator[None]:
-    """Modules as their Python code has them, one thread at a time: the switch is the process's.
+    """Run modules by their Python code, without torch's fused encoder; one thread at a time.
 
     Torch's fused encoder zeroes padded tokens, and on a GPU is not the same to rounding.
     """
@@ -104,7 +104,7 @@ def as_written() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _masks_unread() -> Iterator[None]:
-    """Torch's encoders and decoders without a look at their masks, in this thread.
+    """Keep torch's encoders and decoders of this thread from reading the values of their masks.
 
     Inside of :func:`as_written`, which has the lock.
 
@@ -138,13 +138,13 @@ class _Lifted(TorchDispatchMode):
 
 
 def lifted(dtype: torch.dtype) -> contextlib.AbstractContextManager[object]:
-    """Casts to ``dtype`` are casts to float64: a network of that dtype as real numbers have it."""
+    """Inside, casts to ``dtype`` are casts to float64: the network runs without its rounding."""
     return contextlib.nullcontext() if dtype == torch.float64 else _Lifted(dtype)
 
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Exporting explains its failures in the log; ours are raised."""
+    """Keep torch.export's log quiet: failures are raised instead."""
     log = logging.getLogger("torch")
     before = log.level
     log.setLevel(logging.CRITICAL)

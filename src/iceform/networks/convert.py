@@ -113,7 +113,7 @@ class Conversion:
         return found if found is not None and (not ops or op_of(found) in ops) else None
 
     def _argument(self, value: Any) -> Any:
-        """For a step that runs: constants are read from their holder."""
+        """An argument of a step that runs: constants become references to where they are kept."""
         return mapped(value, lambda v: self._held(v) if isinstance(v, Const) else v)
 
     def _held(self, value: Const) -> Ref:
@@ -173,7 +173,7 @@ class Conversion:
                           active=self.is_active(args[:1]))  # fmt: skip
 
     def _folded(self, node: fx.Node, op: str, args: Any, kwargs: Any) -> Any:
-        """What parameters alone determine: as float64 has it, were the network's dtype that."""
+        """Compute now what depends on parameters alone, in float64."""
 
         def wide(value: Any) -> Any:
             if not isinstance(value, Const):
@@ -297,7 +297,7 @@ class Conversion:
         return self.on(node, self.map(node, weight, bias), x)
 
     def _from_left(self, node: fx.Node, short: str, weight: Const, x: Any) -> Any:
-        """W x for a constant W: x' W' turned over."""
+        """W x for a constant W, as the transpose of x' W'."""
         if short not in ("matmul", "mm") or not self.is_active(x):
             return None
         piece = self.map(node, weight, None)
@@ -317,9 +317,22 @@ class Conversion:
         )
         if self.is_active((weight, bias)):
             return None
+        if any(c is not None and c.folded for c in (weight, bias)):
+            return self._weighed_apart(node, x, weight, bias, float(eps))
         weight, bias = (None if c is None else c.tensor.double() for c in (weight, bias))
         made = Norm("", self.to.settings, int(shape[0]), weight, bias, float(eps))
         return self.on(node, self.to.piece(module_path(node), made), x)
+
+    def _weighed_apart(self, node: fx.Node, x: Any, weight: Any, bias: Any, eps: float) -> Any:
+        """A norm whose weights were computed from parameters: they are kept in float64."""
+        width = int(node.meta["val"].shape[-1])
+        plain = Norm("", self.to.settings, width, None, None, eps)
+        y = self.on(node, self.to.piece(module_path(node), plain), x, suffix=".plain")
+        for op, by in (("mul", weight), ("add", bias)):
+            if by is not None:
+                y = self.call(node, f"aten.{op}.Tensor", y, by, suffix=f".{op}")
+        self.values[node.name] = y
+        return y
 
     def activated(self, node: fx.Node, name: str, x: Any) -> Ref:
         path = module_path(node)
@@ -330,7 +343,7 @@ class Conversion:
 
 
 def _owner(weight: Const) -> str:
-    """The part whose weight it is."""
+    """The module that a weight belongs to."""
     return weight.name.removesuffix("weight").removesuffix("_").removesuffix(".")
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class _Recording:
-    """A run that can be repeated.
+    """A run that was captured as a CUDA graph and can be replayed.
 
     Attributes
     ----------
@@ -134,7 +134,7 @@ class RecordedRuns:
     def _recording(
         self, model: NetworkModel, graph: NetworkGraph, tensors: Sequence[Tensor]
     ) -> _Recording | None:
-        """That of inputs of these shapes; None where this is the first, or none can be made."""
+        """The recording for these shapes; None at their first call, or where none can be made."""
         key = (id(graph), tensors[0].device, *(tuple(t.shape) for t in tensors))
         if key in self._never:
             return None
@@ -180,7 +180,7 @@ def _run(
 def _recorded(
     model: NetworkModel, graph: NetworkGraph, tensors: Sequence[Tensor]
 ) -> _Recording | None:
-    """The run, which does nothing yet; None where an operation waits, or memory is short."""
+    """Capture a run; None where an operation waits for the host, or memory is short."""
     parts = list(model.modules())
     if hooked(parts):
         return None

@@ -27,13 +27,14 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
+from iceform import tuning
+
 EPSILON = 1e-5  # of a norm, where aten is told none
-_DENSE = 2**22  # entries of a matrix that holds a convolution in groups, with its zeros
 _SELU_LIMIT, _SELU_SCALE = F.selu(torch.tensor([-math.inf, 1.0]).double()).tolist()
 
 
 def take_apart(graph: fx.Graph) -> None:
-    """Every such operation of a graph as what it stands for, in its place."""
+    """Replace every such operation of a graph by the operations that it stands for."""
     for node in list(graph.nodes):
         rule = _rules().get(node.target) if node.op == "call_function" else None
         found = None if rule is None else _traced(rule, node)
@@ -57,7 +58,7 @@ def take_apart(graph: fx.Graph) -> None:
 
 
 def _traced(rule: Callable[..., Any], node: fx.Node) -> fx.Graph | None:
-    """The rule's operations; None where it does not know what it is asked."""
+    """A rule's operations as a graph; None where the rule has no answer."""
     try:
         signature(rule).bind(*node.args, **node.kwargs)
     except TypeError:
@@ -80,7 +81,7 @@ def _traced(rule: Callable[..., Any], node: fx.Node) -> fx.Graph | None:
 
 @cache
 def _rules() -> dict[Any, Callable[..., Any]]:
-    """By operation of aten."""
+    """The rules, by overload of aten's operations."""
     packets = {getattr(torch.ops.aten, name): rule for name, rule in _RULES.items()}
     return {getattr(p, o): rule for p, rule in packets.items() for o in p.overloads()}
 
@@ -115,7 +116,8 @@ def _convolution(n: int) -> Callable[..., Any]:
         x: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0,
         dilation: Any = 1, groups: int = 1,
     ) -> Any:  # fmt: skip
-        dense = groups == 1 or weight.numel() * groups <= _DENSE
+        # In groups it is held with its zeros.
+        dense = groups == 1 or weight.numel() * groups <= tuning.ENTRIES_AT_ONCE
         if x.ndim != n + 2 or not dense:
             return NotImplemented
         sizes, apart = list(weight.shape[2:]), _each(dilation, n)
@@ -321,7 +323,7 @@ def _softplus(x: Tensor, beta: float = 1, threshold: float = 20) -> Any:
 
 
 def _threshold(x: Tensor, at: float, value: float) -> Any:
-    """Only where it is continuous."""
+    """max(x, at), where the replaced values are ``at`` too; otherwise it jumps."""
     return F.relu(x - at) + at if at == value else NotImplemented
 
 

@@ -44,7 +44,8 @@ from iceform.heads import (
     products,
 )
 from iceform.paper.rows import RowLayer
-from iceform.run import other_weights, rounding_of
+from iceform.run import rounding_of
+from iceform.run.base import other_weights
 from iceform.tables import Interpolant, regimes
 from iceform.validation import check_capacity, common_batch, unit_roundoff, untraced
 
@@ -70,6 +71,11 @@ class NetworkSizes:
         Of the widest attention head (a look-up table needs 2 and 1).
     tokens
         The longest sequence or look-up table.
+
+    Examples
+    --------
+    >>> NetworkSizes.covering(inputs=8, outputs=4, head_dim=2, value_dim=1, tokens=20)
+    NetworkSizes(inputs=9, rows=4, head_dim=2, value_dim=1, tokens=64)
     """
 
     inputs: int
@@ -101,7 +107,9 @@ def identity_table(eps: float | None, dtype: torch.dtype) -> Interpolant:
 
 
 class FrozenLayers:
-    """The literal weights of both layers, and the evaluation of either.
+    """The two frozen layers: one reads theta.x from a prompt, the other attends.
+
+    Their weights depend on sizes and dtype alone: two networks of the same sizes share them.
 
     Parameters
     ----------
@@ -113,6 +121,13 @@ class FrozenLayers:
         Of the weights.
     insists
         Refuse other weights than those that were built, whatever is checked.
+
+    Examples
+    --------
+    >>> net = in_context(torch.nn.Linear(2, 1).double(), bound=1.0)
+    >>> other = in_context(torch.nn.Linear(2, 1).double(), bound=1.0)
+    >>> net.frozen.digest == other.frozen.digest
+    True
     """
 
     def __init__(
@@ -230,13 +245,17 @@ class FrozenLayers:
         is added to the logits, and what it forbids is -inf there, -margin in the prompt.
         """
         s, n, m = self.sizes, keys.shape[-2], queries.shape[-2]
+        # A query that may see no token sees those alike that are hidden by a finite number.
+        none = (mask <= -margin).all(-1, keepdim=True)
+        queries = queries.masked_fill(none, 0.0)
+        mask = mask.masked_fill(none & mask.isfinite(), 0.0)
         batch = common_batch(*(t.shape[:-2] for t in (keys, queries, values, mask)))
 
         def padded(t: Tensor, width: int) -> Tensor:
             t = F.pad(t, (0, width - t.shape[-1], 0, s.tokens - t.shape[-2]))
             return t.expand(*batch, *t.shape[-2:])
 
-        allowed = torch.full((s.tokens, s.tokens), -margin).to(keys)
+        allowed = keys.new_full((s.tokens, s.tokens), -margin)
         allowed = allowed.expand(*batch, -1, -1).clone()
         allowed[..., :m, :n] = mask.clamp(min=-margin)
         position = torch.eye(s.tokens).to(keys)

@@ -29,14 +29,15 @@ _SIZES: dict[str, Callable[..., Any]] = {
     "eq": operator.eq, "ne": operator.ne, "sym_not": torch.sym_not, "sym_float": torch.sym_float,
     "ceil": math.ceil, "floor": math.floor, "trunc": math.trunc, "pow": operator.pow,
 }  # fmt: skip
-_MOVED = {"masked_fill": (0,), "where": (1, 2), "index": (0,), "gather": (0,), "index_select": (0,)}
+_MOVED = {"masked_fill": (0, 2), "where": (1, 2), "index": (0,), "gather": (0,),
+          "index_select": (0,), "scatter": (0, 3)}  # fmt: skip
 _ATEN = re.compile(r"aten\.(\w+)\.(\w+)")
 _DTYPES = {str(d): d for d in vars(torch).values() if isinstance(d, torch.dtype)}
 
 
 @dataclass(frozen=True)
 class Ref:
-    """What another node computed."""
+    """A reference to what another node computes."""
 
     name: str
 
@@ -118,9 +119,11 @@ class NetworkNode:
 
     @cached_property
     def moved(self) -> tuple[str, ...]:
-        """The values that a move moves: not the masks and indices that it is told by."""
+        """The values that a move moves, without the masks and indices that say where to."""
         kept = _MOVED.get(self.short)
-        args = self.args if kept is None else tuple(self.args[i] for i in kept)
+        args = (
+            self.args if kept is None else tuple(self.args[i] for i in kept if i < len(self.args))
+        )
         return tuple(dict.fromkeys(_refs((args, {} if kept else dict(self.kwargs)))))
 
     @property
@@ -240,7 +243,7 @@ class NetworkGraph:
 
     @cached_property
     def _last(self) -> dict[str, tuple[str, ...]]:
-        """The values that nobody reads after a node."""
+        """By node, the values that nobody reads after it: they can be dropped."""
         last: dict[str, str] = {}
         for node in self.nodes:
             last[node.name] = node.name
@@ -254,7 +257,7 @@ class NetworkGraph:
 
     @cached_property
     def pairs(self) -> dict[str, str]:
-        """Steps of whose value one piece alone reads, and nothing else but it: by their names."""
+        """Steps whose value only one piece reads, as its only input: (step, piece) by name."""
         readers: dict[str, list[NetworkNode]] = {}
         for node in self.nodes:
             for name in node.needs:
@@ -337,7 +340,7 @@ class _DeferredArguments:
     kwargs: Mapping[str, Any]
 
     def to(self, parts: nn.Module, name: str) -> Any:
-        """What the piece of that name makes of them."""
+        """The output of the piece of that name, which runs the step that was put off first."""
         first = None if self.args[0] is None else parts.get_submodule(self.args[0])
         return parts.get_submodule(name).finish(first, *self.args[1:], **self.kwargs)  # type: ignore[operator]
 
@@ -358,5 +361,5 @@ def _step(
 
 
 def at(device: torch.device, given: Any) -> Any:
-    """Arguments with this device for any that they name."""
+    """Arguments in which every device is replaced by this one."""
     return mapped(given, lambda v: device if isinstance(v, torch.device) else v)

@@ -8,6 +8,7 @@ keys are the logits of its one query, 1.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,9 +18,44 @@ from iceform.networks.capture import module_path, op_of
 from iceform.networks.graph import Ref, live
 from iceform.networks.parts import Const
 from iceform.networks.pieces import AttentionPiece
+from iceform.networks.pieces.heads import FORBIDS
 
 if TYPE_CHECKING:
     from iceform.networks.convert import Conversion
+
+
+_ZERO = Const(torch.zeros((), dtype=torch.float64))
+
+
+@dataclass
+class _Logits:
+    """The logits of a softmax, taken apart.
+
+    Attributes
+    ----------
+    node
+        What is left of it.
+    added
+        What was added to that, in the order in which it was found.
+    hidden
+        Where it is replaced by numbers, which are among what is added; None where nowhere.
+    highest
+        The largest of these numbers; infinity where one is not known.
+    """
+
+    node: Any
+    added: list[Any] = field(default_factory=list)
+    hidden: Any = None
+    highest: float = -math.inf
+
+
+def _tensor(value: Any) -> Any:
+    """A number as a constant tensor; anything else as it is."""
+    return (
+        Const(torch.full((1, 1), value, dtype=torch.float64))
+        if isinstance(value, int | float)
+        else value
+    )
 
 
 class Attending:
@@ -63,9 +99,8 @@ class Attending:
 
     def _allowed(self, node: fx.Node, mask: Any) -> Ref:
         """A mask that allows where true, as numbers to be added."""
-        zero = Const(torch.zeros((), dtype=torch.float64))
         never = Const(torch.full((), -math.inf, dtype=torch.float64))
-        return self.graph.call(node, "aten.where.self", mask, zero, never, suffix=".mask")
+        return self.graph.call(node, "aten.where.self", mask, _ZERO, never, suffix=".mask")
 
     def _shared(self, node: fx.Node, index: int, value: Any) -> Any:
         """Keys or values that several heads share, once for each of them."""
@@ -81,44 +116,61 @@ class Attending:
             return float(value.tensor)
         return float(value) if isinstance(value, int | float) else None
 
-    def _peeled(self, given: Any, mask: list[Any], hidden: list[Any]) -> Any:
-        """The logits without what no activation enters: what is added, and what replaces them.
-
-        Where they are replaced they are ``hidden``.
-        """
-        while (node := self.graph.source(given)) is not None:
+    def _peeled(self, given: Any) -> _Logits:
+        """Take masks off the logits: what is added to them, and what replaces them."""
+        found = _Logits(given)
+        while (node := self.graph.source(found.node)) is not None:
             op, args = op_of(node), node.args
             passive = [not self.graph.is_active(self.graph.value(a)) for a in args[:3]]
-            suffix = f".mask{len(mask)}"
+            suffix = f".mask{len(found.added)}"
             if op == "add" and not node.kwargs and sum(passive) == 1:
-                mask.append(self.graph.value(args[passive.index(True)]))
-                given = args[1 - passive.index(True)]
+                self._add(node, found, args[passive.index(True)])
+                found.node = args[1 - passive.index(True)]
             elif op == "masked_fill" and passive == [False, True, True]:
-                hide, value = self.graph.value(args[1]), self.graph.value(args[2])
-                given = args[0]
+                self._replace(node, found, self.graph.value(args[1]), args[2])
+                found.node = args[0]
             elif op == "where" and passive == [True, False, True]:
-                shown, value = self.graph.value(args[0]), self.graph.value(args[2])
-                name = f"{suffix}.not"
+                shown, name = self.graph.value(args[0]), f"{suffix}.not"
                 hide = self.graph.call(node, "aten.logical_not.default", shown, suffix=name)
-                given = args[1]
+                self._replace(node, found, hide, args[2])
+                found.node = args[1]
             else:
-                return given
-            if op != "add":
-                if isinstance(value, int | float):
-                    value = Const(torch.tensor(value, dtype=torch.float64))
-                where = hide, value, Const(torch.zeros((), dtype=torch.float64))
-                mask.append(self.graph.call(node, "aten.where.self", *where, suffix=suffix))
-                hidden.append(hide)
-        return given
+                break
+        return found
 
-    def _scores(self, given: Any, mask: list[Any]) -> tuple[Any, Any, float] | None:
+    def _add(self, node: fx.Node, logits: _Logits, term: Any) -> None:
+        """Note what is added to logits; those that are replaced afterwards do not count."""
+        value, suffix = _tensor(self.graph.value(term)), f".mask{len(logits.added)}"
+        if logits.hidden is not None:
+            value = self.graph.call(
+                node, "aten.where.self", logits.hidden, _ZERO, value, suffix=suffix
+            )
+        logits.added.append(value)
+
+    def _replace(self, node: fx.Node, logits: _Logits, hide: Any, value: Any) -> None:
+        """Note that logits are a number where ``hide`` is true: 0, and the number is added."""
+        suffix, number = f".mask{len(logits.added)}", self._number(value)
+        logits.highest = max(logits.highest, math.inf if number is None else number)
+        where = hide, _tensor(self.graph.value(value)), _ZERO
+        if logits.hidden is None:
+            logits.added.append(self.graph.call(node, "aten.where.self", *where, suffix=suffix))
+            logits.hidden = hide
+            return
+        inner = self.graph.call(node, "aten.where.self", *where, suffix=f"{suffix}.inner")
+        outer = logits.hidden, _ZERO, inner
+        logits.added.append(self.graph.call(node, "aten.where.self", *outer, suffix=suffix))
+        either = logits.hidden, hide
+        name = f"{suffix}.either"
+        logits.hidden = self.graph.call(node, "aten.logical_or.default", *either, suffix=name)
+
+    def _scores(self, logits: _Logits) -> tuple[Any, Any, float] | None:
         """(q, k', scale) where logits are a product of two activations."""
-        node, scale = self.graph.source(given), 1.0
+        node, scale = self.graph.source(logits.node), 1.0
         if node is not None and op_of(node) == "add" and not node.kwargs:
             index = self._scored(node)
             if index is None:
                 return None
-            mask.append(self.graph.value(node.args[1 - index]))
+            self._add(node, logits, node.args[1 - index])
             node = self.graph.source(node.args[index])
         while node is not None and op_of(node) in ("mul", "div"):
             factor = self._number(node.args[1])
@@ -132,7 +184,7 @@ class Attending:
         return (*node.args, scale) if sound else None
 
     def _scored(self, node: fx.Node) -> int | None:
-        """Which side of a sum is the product."""
+        """The index of the summand that is a product; None where not exactly one is."""
         sides = [self.graph.source(a) for a in node.args[:2]]
         scores = ("mul", "div", "matmul", "bmm")
         found = [s is not None and op_of(s) in scores for s in sides]
@@ -151,27 +203,40 @@ class Attending:
         if not isinstance(value.shape[-1], int) or value.ndim < 2:
             return None
         self.attended.add(self.graph.values[weights.name].name)
-        mask, hidden = list[Any](), list[Any]()
-        logits = self._peeled(weights.args[0], mask, hidden)
-        found = self._scores(logits, mask)
+        logits = self._peeled(weights.args[0])
+        few = logits.highest > -FORBIDS  # such numbers compare with products: both must be there
+        found = None if few else self._scores(logits)
         if found is None or not isinstance(found[0].meta["val"].shape[-1], int):
-            given = self._shown(node, self.graph.value(logits), hidden)
-            return self._chosen(node, given, mask, self.graph.value(node.args[1]), value.shape[-1])
+            given, added = self._shown(node, logits), logits.added
+            return self._chosen(node, given, added, self.graph.value(node.args[1]), value.shape[-1])
         q, k, scale = found
+        query = self.graph.value(q)
+        if logits.highest > torch.finfo(self.graph.dtype).min / 2:
+            query = self._asking(node, query, logits.hidden)
         piece = self._heads(node, scale, q.meta["val"].shape[-1], value.shape[-1], causal=False)
         keys = self.graph.call(
             node, "aten.transpose.int", self.graph.value(k), -2, -1, suffix=".keys"
         )
-        added = self._sum(node, mask)
-        given = (self.graph.value(q), keys, self.graph.value(node.args[1]))
+        added = self._sum(node, logits.added)
+        given = (query, keys, self.graph.value(node.args[1]))
         return self.graph.on(node, piece, *given, *([] if added is None else [added]))
 
-    def _shown(self, node: fx.Node, logits: Any, hidden: list[Any]) -> Any:
+    def _shown(self, node: fx.Node, logits: _Logits) -> Any:
         """0 in place of logits that are replaced."""
-        for i, where in enumerate(hidden):
-            logits = self.graph.call(node, "aten.masked_fill.Scalar", logits, where, 0.0,
-                               suffix=f".shown{i}")  # fmt: skip
-        return logits
+        given = self.graph.value(logits.node)
+        if logits.hidden is None:
+            return given
+        where = given, logits.hidden, 0.0
+        return self.graph.call(node, "aten.masked_fill.Scalar", *where, suffix=".shown")
+
+    def _asking(self, node: fx.Node, query: Any, hidden: Any) -> Any:
+        """Queries, and 0 for those all of whose logits are replaced: they weigh all tokens alike.
+
+        Of others, tokens whose logits are replaced by numbers of ``FORBIDS`` weigh nothing.
+        """
+        none = self.graph.call(node, "aten.all.dim", hidden, -1, True, suffix=".none")
+        where = query, none, 0.0
+        return self.graph.call(node, "aten.masked_fill.Scalar", *where, suffix=".asking")
 
     def _sum(self, node: fx.Node, terms: list[Any]) -> Any:
         """All that is added to the logits."""
@@ -209,11 +274,10 @@ class Attending:
     def _one_alone(self, node: fx.Node) -> None:
         out = node.meta["val"]
         dim, last = int(node.args[1]) % out.ndim, out.ndim - 1  # type: ignore[arg-type]
-        mask, hidden = list[Any](), list[Any]()
-        logits = self._peeled(node.args[0], mask, hidden)
-        if logits.meta["val"].shape != out.shape or dim != last:
-            logits, mask, hidden = node.args[0], [], []
-        x = self._shown(node, self.graph.value(logits), hidden)
+        logits = self._peeled(node.args[0])
+        if logits.node.meta["val"].shape != out.shape or dim != last:
+            logits = _Logits(node.args[0])
+        x, mask = self._shown(node, logits), logits.added
         if dim != last:
             x = self.graph.call(node, "aten.transpose.int", x, dim, -1, suffix=".turned")
         size = out.shape[dim]

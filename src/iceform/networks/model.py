@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -78,7 +79,7 @@ class NetworkModel(Parts):
     # ----------------------------------------------------------------------------------- running
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """As the original's."""
+        """Call the network as the original is called."""
         given, tensors = self.signature.flatten(args, kwargs)
         graph = self.graph_for(given, tensors)
         if self.settings.mode != "run" or torch.compiler.is_exporting():
@@ -100,7 +101,7 @@ class NetworkModel(Parts):
         return self._covered[graph]
 
     def joined(self, graph: NetworkGraph) -> frozenset[str]:
-        """The nodes that the next piece computes along with its own: nobody else may look."""
+        """The nodes that the next piece computes in one call with its own; none if watched."""
         if (
             piece_recorder() is not None
             or hooked(self.modules())
@@ -146,7 +147,7 @@ class NetworkModel(Parts):
             return graph
 
     def _home(self) -> torch.device:
-        """Where the original is, which stays there whatever becomes of the pieces."""
+        """The device of the original, which does not move with the pieces."""
         (original,) = self._original
         held = [] if original is None else [*original.parameters(), *original.buffers()]
         return held[0].device if held else torch.device("cpu")
@@ -172,7 +173,7 @@ class NetworkModel(Parts):
     # -------------------------------------------------------------------------- the original
 
     def original(self, given: Any, tensors: Sequence[Tensor]) -> Any:
-        """What the original gives, in float64."""
+        """The original's output, computed in float64."""
         wide = cast(list(tensors), torch.float64)
         (source,) = self._original
         if source is None:
@@ -242,8 +243,11 @@ class NetworkModel(Parts):
     def _compare_one(
         self, graph: NetworkGraph, ours: list[Tensor], structure: Any, theirs: list[Tensor]
     ) -> None:
+        rounded = any(isinstance(p, LinearMap) and p.rounded for p in self.pieces)
+        # Weights that were computed are rounded to the dtype: half of its digits must agree.
+        share = max(_AGREES, math.sqrt(self.settings.unit)) if rounded else _AGREES
         same = structure == graph.output and all(
-            a.shape == b.shape and _near(a, b) for a, b in zip(ours, theirs, strict=True)
+            a.shape == b.shape and _near(a, b, share) for a, b in zip(ours, theirs, strict=True)
         )
         if same:
             return
@@ -274,18 +278,18 @@ class NetworkModel(Parts):
         return super().load_state_dict(*args, **kwargs)
 
 
-def _near(ours: Tensor, theirs: Tensor) -> bool:
+def _near(ours: Tensor, theirs: Tensor, share: float) -> bool:
     if not theirs.is_floating_point():
         return torch.equal(ours, theirs)
     finite = theirs.isfinite()
     if not torch.equal(finite, ours.isfinite()):
         return False
     a, b = ours.double()[finite], theirs.double()[finite]
-    return not a.numel() or float((a - b).abs().max()) <= _AGREES * float(b.abs().max())
+    return not a.numel() or float((a - b).abs().max()) <= share * float(b.abs().max())
 
 
 def _perturbed(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Numbers scaled a little each, ids exchanged; masks as they are."""
+    """Two perturbed copies of inputs: numbers scaled a little, ids shuffled, masks unchanged."""
     draw = torch.Generator().manual_seed(0)
     found = []
     for sign in (1.0, -1.0):

@@ -67,7 +67,7 @@ def in_context(
     backend: str = "auto",
     strict: bool = True,
 ) -> InContext:
-    """The same network with every linear map, head and activation emulated (sec. 4.3).
+    """The same network with its weights in prompts: two frozen layers read every map (sec. 4.3).
 
     Parameters
     ----------
@@ -98,10 +98,24 @@ def in_context(
     strict
         Refuse a model with maps that nothing here emulates; otherwise list them in the report.
 
+    Returns
+    -------
+    A network that is called as the original is, with a certificate, an enclosure of every answer
+    and a report.
+
     Raises
     ------
     ProgramError
         Naming the parts that cannot be emulated.
+
+    Examples
+    --------
+    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU()).double()
+    >>> x = torch.tensor([[0.5, -0.25]]).double()
+    >>> net = in_context(model, calibration=[x])
+    >>> off = (net(x) - model(x)).detach().abs().max()
+    >>> float(off) <= net.certificate.error < 1e-12
+    True
     """
     _check_model(model)
     settings = PieceSettings(
@@ -137,7 +151,7 @@ def in_context(
 
 
 def _check_model(model: Any) -> None:
-    """Refuse what has no numbers, or hides what it does."""
+    """Refuse models without numbers, and models that hide what they do."""
     if not isinstance(model, nn.Module):
         raise ProgramError(f"model must be a torch.nn.Module, got a {type(model).__name__}")
     if isinstance(model, torch.jit.ScriptModule):
@@ -192,6 +206,8 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
     """A network in context; build one with :func:`in_context`.
 
     Calling it is calling the original. It has no parameters: weights are prompts, kept as buffers.
+    :meth:`run` gives the attestation and the ledger as well, :meth:`enclosure` how far one output
+    is from the exact one, :meth:`report` a table of the pieces.
 
     Attributes
     ----------
@@ -199,6 +215,13 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
         The pieces, by the names of the original's parts, and the graphs that run them.
     settings
         dtype, backend, eps and what happens out of range.
+
+    Examples
+    --------
+    >>> net = in_context(torch.nn.Linear(2, 1).double(), bound=1.0)
+    >>> result = net.run(torch.zeros(1, 2).double())
+    >>> result.attestation.ok, result.enclosure.error < 1e-13
+    (True, True)
     """
 
     def __init__(self, model: NetworkModel) -> None:
@@ -307,7 +330,7 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
 
     @full_precision
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """As the original's."""
+        """Call the network as the original is called."""
         if not torch.compiler.is_exporting():
             check_matmul_precision(self.settings.dtype)
             self._check_dtypes((*args, *kwargs.values()))
@@ -357,7 +380,7 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
         return self.model.original(structure, tensors)
 
     def train(self, mode: bool = True) -> InContext:
-        """Nothing: frozen weights are not trained, and dropout stays off."""
+        """Does nothing: frozen weights are not trained, and dropout stays off."""
         del mode
         super().train(False)
         return self

@@ -11,11 +11,17 @@ anything else that computes with activations
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 # Arguments of moves that are numbers put in.
-PUT_IN = {"masked_fill": (2,), "constant_pad_nd": (2,), "pad": (3,), "where": (1, 2)}
+PUT_IN = {"masked_fill": (2,), "constant_pad_nd": (2,), "pad": (3,), "where": (1, 2),
+          "scatter": (3,)}  # fmt: skip
+# Moves that make numbers of none: the argument that is the number, or the number itself.
+_ARGUMENT = {"full_like": 1, "new_full": 2, "fill": 1, "full": 1, "scalar_tensor": 0}
+_NUMBER = {"ones": 1.0, "ones_like": 1.0, "new_ones": 1.0, "eye": 1.0, "zeros": 0.0,
+           "zeros_like": 0.0, "new_zeros": 0.0, "arange": math.inf}  # fmt: skip
 
 _MOVES = frozenset((
     "alias", "arange", "as_strided", "atleast_1d", "atleast_2d", "block_diag", "broadcast_to",
@@ -67,6 +73,19 @@ def is_native(name: str) -> bool:
 def is_random(name: str) -> bool:
     """Whether an operation draws its result."""
     return name in _RANDOM
+
+
+def makes(name: str) -> bool:
+    """Whether an operation makes numbers of none, whatever it is given."""
+    return name in _ARGUMENT or name in _NUMBER
+
+
+def made_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What the entries that such an operation makes are, or are bounded by."""
+    if name in _NUMBER:
+        return _NUMBER[name]
+    place = _ARGUMENT[name]
+    return args[place] if place < len(args) else kwargs["fill_value"]
 
 
 def put_in(name: str, args: Sequence[Any]) -> list[float]:

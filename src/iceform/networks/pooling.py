@@ -15,6 +15,14 @@ class MeanPooling(nn.Module):
     ----------
     encoder
         Called with ``input_ids`` and ``attention_mask``; its result has ``last_hidden_state``.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> states = torch.tensor([[[3.0, 0.0], [3.0, 8.0], [100.0, 100.0]]])
+    >>> encoder = lambda **given: SimpleNamespace(last_hidden_state=states)
+    >>> MeanPooling(encoder)(torch.zeros(1, 3), torch.tensor([[1, 1, 0]]))
+    tensor([[0.6000, 0.8000]])
     """
 
     def __init__(self, encoder: nn.Module) -> None:

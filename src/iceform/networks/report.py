@@ -18,7 +18,7 @@ _HEADINGS = ("piece", "kind", "how", "range", "tokens", "certified", "measured",
 
 @dataclass(frozen=True)
 class ReportRow:
-    """One piece.
+    """One piece of a network, as a row of its report.
 
     Attributes
     ----------
@@ -38,6 +38,13 @@ class ReportRow:
         How often its range had to be widened.
     standing
         Whether ``certified`` is "proven" or "estimated".
+
+    Examples
+    --------
+    >>> net = in_context(torch.nn.Linear(2, 1).double(), bound=1.0)
+    >>> (row,) = net.report().rows
+    >>> row.name, row.kind, row.standing
+    ('Linear', 'linear', 'proven')
     """
 
     name: str
@@ -54,7 +61,18 @@ class ReportRow:
 
 @dataclass(frozen=True)
 class Report:
-    """The rows, what is not emulated, and the whole network's error; print it."""
+    """A table of what is emulated and how, what is not, and the whole network's error; print it.
+
+    Examples
+    --------
+    >>> net = in_context(torch.nn.Linear(2, 1).double(), bound=1.0)
+    >>> report = net.report(measure=torch.ones(1, 2).double())
+    >>> print(report)
+    emulated: 1 linear
+    ...
+    >>> report.measured <= report.certified
+    True
+    """
 
     rows: tuple[ReportRow, ...]
     outside: dict[str, int]

@@ -19,7 +19,7 @@ from iceform.expressions.formulas import Formula, trees
 from iceform.networks.capture import lifted
 from iceform.networks.graph import NetworkGraph, NetworkNode, Ref, at, function_of
 from iceform.networks.model import NetworkModel, cast
-from iceform.networks.operations import PUT_IN, is_move
+from iceform.networks.operations import PUT_IN, is_move, makes
 from iceform.networks.pieces import (
     Activation,
     AttentionPiece,
@@ -31,9 +31,6 @@ from iceform.networks.pieces import (
 )
 from iceform.program import AffineMap, Moving, Tape, attention
 
-# Operations that make numbers of none.
-_MADE = {"full_like", "ones_like", "zeros_like", "new_full", "new_ones", "new_zeros", "fill",
-         "full", "ones", "zeros", "scalar_tensor", "arange", "eye"}  # fmt: skip
 _ROOTS = {"sqrt": "sqrt(z)", "rsqrt": "1/sqrt(z)", "reciprocal": "1/z"}
 _POWERS = {2: "square", 3: "cube", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
 
@@ -94,7 +91,7 @@ class SourceRun:
     def _floating(self, node: NetworkNode, args: Any, kwargs: Any, value: Tensor) -> int:
         known = [n for n in node.needs if n in self.at]
         filled = node.short == "fill" and isinstance(node.args[1], Ref)  # with what was computed
-        made = node.short in _MADE and not filled
+        made = makes(node.short) and not filled
         if node.op == "input" or not node.active or made or not known:
             return self.tape.leaf(value)
         if node.op == "size.getitem":
@@ -204,7 +201,7 @@ class SourceRun:
         return square if name == "square" else self.tape.apply("mul", square, read)
 
     def _length(self, read: int, args: Any, kwargs: Any) -> int | None:
-        """The 2-norm."""
+        """The step of a 2-norm; None for other norms."""
         given: list[Any] = [*args[1:4], *(2, None, False)[len(args[1:4]) :]]
         order, axes, keep = given
         if order != 2 or kwargs:

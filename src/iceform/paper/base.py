@@ -492,7 +492,7 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
         return self
 
     def _look_up_steps(self, error: float, rounding: float, it: Interpolant) -> Iterable[Step]:
-        """The steps that derive a look-up's error, the largest of several tables' on the same keys."""
+        """The steps that derive a look-up's error, the largest of tables on the same keys."""
         yield Step("h", "grid spacing", it.grid.spacing, f"{it.tokens} tokens, {it.regime} regime")
         yield Step("c", "sharpness beta h^2", it.sharpness, "temperature in units of the grid")
         yield Step("sup|A-f|", "look-up against f on its range", error, _PROOFS[it.regime])

@@ -22,7 +22,6 @@ from iceform.errors import BoundError, PrecisionError
 from iceform.expressions.losses import Loss
 from iceform.heads import (
     Design,
-    Embed,
     Features,
     FrozenNetwork,
     Lift,
@@ -34,6 +33,7 @@ from iceform.heads import (
     attention,
 )
 from iceform.heads.head import identity
+from iceform.heads.network import Embed
 from iceform.paper.base import Emulator, LayerSizes, Plan
 from iceform.paper.domain import Domain
 from iceform.paper.gradients import GradientStep
@@ -444,7 +444,7 @@ class GradientDescent(Emulator):
 
     @property
     def design(self) -> Design:
-        """One head for every layer: the logit of the look-up layer and the moves of its step."""
+        """One head a layer, with the logit of the look-up layer and the moves of its step."""
         if not self.unrolled:
             return self.layout.design
         ((look,),) = self.layout.design.layers

@@ -30,10 +30,10 @@ from iceform.heads import (
     LookUpLayout,
     Prompt,
     Row,
-    hopfield,
     moves,
     rows,
 )
+from iceform.heads.design import hopfield
 from iceform.paper.base import Emulator, LayerSizes, Plan
 from iceform.paper.gradients import GradientStep, ResidualMap
 from iceform.paper.residual import ResidualEmulator

@@ -33,8 +33,9 @@ from iceform.heads import FrozenNetwork, LookUpLayout, LookUps
 from iceform.paper.in_graph import InGraph
 from iceform.paper.linear import LinearLayer
 from iceform.paper.residual import BLOCK, check_logits, room_for
+from iceform.paper.selection import choose
 from iceform.run import Backend, bind, rounding_of
-from iceform.tables import Interpolant
+from iceform.tables import Interpolant, regimes
 from iceform.validation import check_positive, check_size, for_later, untraced
 
 
@@ -130,7 +131,16 @@ class MLP(InGraph):
         high = layer.reach * OUTWARD_MANY + layer.certificate.error
         f = ScalarFunction.of(self.activation, -high, high)
         share = None if eps is None else eps / (8 * len(self.sizes) * max(1.0, self._gain_after()))
-        table = Interpolant.fit(f, -high, high, share)
+        regimes.check_enclosed(f, -high, high, share)
+        table = (
+            Interpolant.fit(f, -high, high, share)
+            if self.dtype == torch.float64
+            # In a narrower format rounding decides: keys that crowd at kinks make large logits.
+            else choose(
+                f, (-high, high), eps=None, regime="spectral", tokens=None, dtype=self.dtype,
+                gain=1.0, total=lambda it: it.error + self._rounded(layer, it),
+            )
+        )  # fmt: skip
         check_logits(table, high + abs(table.grid.center))
         self.tables.append(table)
         self._functions.append(f)
@@ -138,6 +148,11 @@ class MLP(InGraph):
         # |f| <= |A| + e, and A is as steep as that between the points: e once more at one of them.
         largest = float(f(mesh).abs().max()) * OUTWARD_MOST + 2 * table.error
         return largest + table.steepness * high / 2048
+
+    def _rounded(self, layer: LinearLayer, table: Interpolant) -> float:
+        """What a look-up of a layer's output rounds by."""
+        terms = table.high + abs(table.grid.center)
+        return table.rounding(rounding_of(layer.backend).model(self.dtype, table, terms, 1))
 
     def _gain_after(self) -> float:
         """Worst-case growth of an error through the layers that follow."""
@@ -158,11 +173,9 @@ class MLP(InGraph):
             parts["linear"] += layer.certificate.error
             if index < last:
                 table = self.tables[index]
-                terms = table.high + abs(table.grid.center)
-                model = rounding_of(layer.backend).model(self.dtype, table, terms, 1)
                 parts = {name: table.steepness * value for name, value in parts.items()}
                 parts["activation"] += table.error
-                parts["rounding"] += table.rounding(model)
+                parts["rounding"] += self._rounded(layer, table)
             total = math.fsum(parts.values())
             steps.append(
                 DerivationStep(

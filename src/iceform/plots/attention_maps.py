@@ -40,6 +40,14 @@ def attention(
         Which head of the layer.
     theme
         LIGHT or DARK.
+
+    Examples
+    --------
+    >>> from iceform.paper import GradientStep
+    >>> step = GradientStep("squared", 0.5, dim=2, samples=2, eps=1e-2, backend="literal")
+    >>> x, y, w = torch.eye(2).double(), torch.ones(2).double(), torch.zeros(2).double()
+    >>> [axes.get_xlabel() for axes in attention(step, x, y, w).axes][:1]
+    ['attends to the look-up table of sample']
     """
     layer = single(source if isinstance(source, LayerTrace) else source.trace(*inputs)["layers.1"])
     with theme.applied():

@@ -8,14 +8,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.colors import SymLogNorm
 from torch import Tensor
 
 from iceform.errors import ShapeError
 from iceform.heads import LayerTrace
 from iceform.plots.themes import Theme
 
-_NAMED = 16  # groups of tokens that an axis has room to name
+NAMED = 16  # names that an axis has room for
 _APART = 1 / 28  # of the axis, between one name and the next
+_SIGNED_DECADES = 4  # of either sign that colours tell apart; smaller is linear
 TINY = 1e-17  # where an error of exactly zero is drawn on a logarithmic axis
 
 
@@ -27,6 +29,13 @@ def positive(values: Sequence[float]) -> list[float]:
 def power_of_ten(exponent: int) -> str:
     """As a label."""
     return rf"$10^{{{exponent}}}$" if exponent else "1"
+
+
+def signed_norm(values: Tensor) -> tuple[SymLogNorm, int]:
+    """Colours that are logarithmic in either sign, and the largest power of ten that is reached."""
+    largest = float(values.nan_to_num().abs().max()) or 1.0
+    top = math.floor(math.log10(largest))
+    return SymLogNorm(10.0 ** (top - _SIGNED_DECADES), vmin=-largest, vmax=largest), top
 
 
 def without_frame(axes: Axes) -> None:
@@ -86,7 +95,7 @@ def _word(name: str) -> str:
 def _with_room(starts: Sequence[float]) -> list[int]:
     """Groups whose middle is far enough from that of the one before, or as far as all are."""
     middles = [(a + b) / 2 for a, b in itertools.pairwise(starts)]
-    if len(middles) > _NAMED:
+    if len(middles) > NAMED:
         return list(range(len(middles)))
     apart = _APART * (starts[-1] - starts[0])
     shown = [0]
@@ -101,7 +110,7 @@ def name_axis(
 ) -> None:
     """Name the middle of every group that has room; numbers of one thing name it once."""
     starts = [0.0, *itertools.accumulate(size for _, size in groups)]
-    shown = _with_room(starts)[:: math.ceil(len(groups) / _NAMED)]
+    shown = _with_room(starts)[:: math.ceil(len(groups) / NAMED)]
     names = [groups[i][0] for i in shown]
     words = {_word(name) for name, _ in groups}
     axis, line = (axes.xaxis, axes.axvline) if side == "x" else (axes.yaxis, axes.axhline)
@@ -115,6 +124,6 @@ def name_axis(
     )
     axis.set_ticks(middles, labels=names, **slant)
     axis.set_label_text(word)
-    if len(groups) <= _NAMED and any(size > 1 for _, size in groups):
+    if len(groups) <= NAMED and any(size > 1 for _, size in groups):
         for edge in starts[1:-1]:
             line(edge - 0.5, color=theme.faint, lw=1)

@@ -24,6 +24,13 @@ def trajectories(
         The proven error after 1, 2, ... passes.
     theme
         LIGHT or DARK.
+
+    Examples
+    --------
+    >>> exact = torch.tensor([[0.0], [0.5], [0.75]])
+    >>> figure = trajectories(exact + 1e-6, exact, certified=[1e-5, 1e-5])
+    >>> [axes.get_ylabel() for axes in figure.axes]
+    ['coefficients', 'largest difference']
     """
     passes = range(len(emulated))
     gap = (emulated - exact).abs().amax(-1)[1:].tolist()

@@ -19,6 +19,17 @@ def lab_table(table: LabTable, *, logarithmic: bool = False, theme: Theme = LIGH
         Whether y is drawn by its logarithm.
     theme
         LIGHT or DARK.
+
+    Examples
+    --------
+    >>> from iceform.lab import LabTable
+    >>> rows = (
+    ...     {"network": "a", "step": 0, "error": 1.0},
+    ...     {"network": "a", "step": 9, "error": 0.5},
+    ... )
+    >>> figure = lab_table(LabTable("errors", rows, "step", "error", "network"))
+    >>> figure.axes[0].get_ylabel()
+    'error'
     """
     along = list(dict.fromkeys(table.column(table.x)))
     groups = list(dict.fromkeys(table.column(table.by)))

@@ -34,6 +34,13 @@ def lookup_weights(
         The part of the range to show.
     theme
         LIGHT or DARK.
+
+    Examples
+    --------
+    >>> hard = ice.Interpolant.hard(torch.tanh, -4.0, 4.0, cells=16)
+    >>> spectral = ice.Interpolant.fit(torch.tanh, -4.0, 4.0, tokens=17)
+    >>> lookup_weights(hard, spectral).axes[0].get_title(loc="left")
+    'hard, 17 tokens'
     """
     z = torch.linspace(*span, 481, dtype=torch.float64)
     with theme.applied():

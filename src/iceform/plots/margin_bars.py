@@ -28,6 +28,14 @@ def margins(trace: Trace | LayerTrace, *, theme: Theme = LIGHT) -> Figure:
         A trace of one instance, or one layer of it.
     theme
         LIGHT or DARK.
+
+    Examples
+    --------
+    >>> from iceform.paper import GradientStep
+    >>> step = GradientStep("squared", 0.5, dim=2, samples=2, eps=1e-2, backend="literal")
+    >>> x, y, w = torch.eye(2).double(), torch.ones(2).double(), torch.zeros(2).double()
+    >>> len(margins(step.trace(x, y, w)["layers.1"]).axes) > 0
+    True
     """
     layers = [trace] if isinstance(trace, LayerTrace) else [x for x in trace if x.labels]
     layers = [single(layer) for layer in layers]

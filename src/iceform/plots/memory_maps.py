@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
 from matplotlib.axes import Axes
-from matplotlib.colors import SymLogNorm
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from iceform.computer import FLAG, ComputerTrace, Instruction
 from iceform.errors import ProgramError
-from iceform.plots.axes import name_axis, without_frame
+from iceform.plots.axes import NAMED, name_axis, signed_norm, without_frame
 from iceform.plots.themes import LIGHT, PAD, Theme
 
-_DECADES = 3  # of either sign that colours tell apart; smaller is linear
-_ROWS = 12  # lanes of a variable that are drawn
 _NOTE = 34  # letters of an instruction that fit beside the picture
 
 
@@ -27,7 +23,7 @@ def memory(
     """Values down, by variable, and cycles across; above them the program counter.
 
     Of a lane-0 variable every component is a row, or one if all are equal; of a variable of the
-    samples a row is a lane, up to twelve, in component 0.
+    samples a row is a lane, up to sixteen, in component 0.
 
     Parameters
     ----------
@@ -37,6 +33,17 @@ def memory(
         Which to draw, in this order; None for those that change.
     theme
         LIGHT or DARK.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def mean_of(x, y):
+    ...     return ice.mean(x * y)
+    >>> program = ice.compile(mean_of, dim=1, samples=2, eps=1e-2)
+    >>> X, y = torch.ones(2, 1).double(), torch.ones(2).double()
+    >>> trace = ice.Computer.for_programs([program]).trace(program, X, y)
+    >>> memory(trace).axes[0].get_title(loc="left").startswith("mean_of: ")
+    True
     """
     held = trace.memory
     chosen = _changing(trace) if variables is None else list(variables)
@@ -70,7 +77,7 @@ def _changing(trace: ComputerTrace) -> list[str]:
 def _rows(values: Tensor) -> Tensor:
     """(rows, cycles + 1) of values (cycles + 1, lanes, m)."""
     if values.shape[1] > 1:
-        return values[:, :_ROWS, 0].mT
+        return values[:, :NAMED, 0].mT
     single = values[:, 0]
     return single[:, :1].mT if bool((single == single[:, :1]).all()) else single.mT
 
@@ -96,11 +103,9 @@ def _note(instruction: Instruction) -> str:
 def _values(axes: Axes, values: Tensor, theme: Theme) -> None:
     """Logarithmic in either sign: orange below zero, blue above."""
     shown = values.detach().cpu().double()
-    largest = float(shown.abs().max()) or 1.0
-    least = 10 ** (math.floor(math.log10(largest)) - _DECADES + 1)
-    norm = SymLogNorm(min(least, largest), vmin=-largest, vmax=largest)
     mesh = axes.imshow(
-        shown.numpy(), aspect="auto", cmap=theme.signed, norm=norm, interpolation="nearest"
-    )
+        shown.numpy(), aspect="auto", cmap=theme.signed, norm=signed_norm(shown)[0],
+        interpolation="nearest",
+    )  # fmt: skip
     bar = axes.figure.colorbar(mesh, ax=axes, label="value", pad=PAD, aspect=30)
     bar.minorticks_off()

@@ -7,17 +7,21 @@ import math
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
-from matplotlib.colors import SymLogNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from iceform.heads import HIDDEN, LookUps, Prompt
-from iceform.plots.axes import name_axis, power_of_ten, token_groups, where_single, without_frame
+from iceform.plots.axes import (
+    NAMED,
+    name_axis,
+    power_of_ten,
+    signed_norm,
+    token_groups,
+    where_single,
+    without_frame,
+)
 from iceform.plots.themes import LIGHT, PAD, WIDTH, Theme
-
-_SIGNED_DECADES = 4  # of either sign that a prompt's picture tells apart; smaller is linear
-_COLUMNS = 14  # names of features that fit side by side
 
 
 def features(prompt: Prompt | LookUps, *, theme: Theme = LIGHT) -> Figure:
@@ -32,12 +36,20 @@ def features(prompt: Prompt | LookUps, *, theme: Theme = LIGHT) -> Figure:
         Of one instance, as ``emulator.prompt(...)`` gives it; look-ups that fill one prompt.
     theme
         LIGHT or DARK.
+
+    Examples
+    --------
+    >>> from iceform.paper import GradientStep
+    >>> step = GradientStep("squared", 0.5, dim=2, samples=2, eps=1e-2, backend="literal")
+    >>> x, y, w = torch.eye(2).double(), torch.ones(2).double(), torch.zeros(2).double()
+    >>> features(step.prompt(x, y, w)).axes[0].get_xlabel()
+    'feature'
     """
     values = prompt.tokens.detach().cpu().double()
     values = values[where_single(values)]
     tokens, count = values.shape
     # Blocks of few features among many are drawn wide enough to be named.
-    blocks = [(name, max(size, count / _COLUMNS)) for name, size in prompt.features.sizes]
+    blocks = [(name, max(size, count / NAMED)) for name, size in prompt.features.sizes]
     with theme.applied():
         figure = Figure(figsize=(WIDTH, 5), layout="constrained")
         axes = figure.subplots()
@@ -60,14 +72,12 @@ def _edges(sizes: Sequence[tuple[str, int]], widths: Sequence[tuple[str, float]]
 def _signed_map(axes: Axes, values: Tensor, edges: Sequence[float], theme: Theme) -> None:
     """Logarithmic in either sign: orange below zero, blue above."""
     values = values.masked_fill(values == -HIDDEN, math.nan)
-    largest = float(values.nan_to_num().abs().max()) or 1.0
-    top = math.floor(math.log10(largest))
-    norm = SymLogNorm(10 ** (top - _SIGNED_DECADES), vmin=-largest, vmax=largest)
+    norm, top = signed_norm(values)
     rows = [i - 0.5 for i in range(len(values) + 1)]
     mesh = axes.pcolormesh(edges, rows, values.numpy(), cmap=theme.signed, norm=norm)
     axes.invert_yaxis()
     bar = axes.figure.colorbar(mesh, ax=axes, label="value", pad=PAD)
-    powers = range(top, top - _SIGNED_DECADES, -2)
+    powers = (top, top - 2)
     ticks = [(-(10**p), f"−{power_of_ten(p)}") for p in powers] + [(0.0, "0")]
     ticks += [(10**p, power_of_ten(p)) for p in powers]
     bar.set_ticks([at for at, _ in ticks], labels=[text for _, text in ticks])

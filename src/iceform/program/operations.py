@@ -47,7 +47,7 @@ from torch import Tensor
 from iceform import tuning
 from iceform.arithmetic import Interval
 from iceform.arithmetic.balls import ball_arithmetic
-from iceform.arithmetic.units import SAFE_MINIMUM, UNIT
+from iceform.arithmetic.units import EXP_UNDERFLOW, SAFE_MINIMUM, UNIT
 from iceform.expressions import ScalarFunction
 from iceform.expressions.ball_tensors import BallTensor
 from iceform.expressions.formulas import trees
@@ -57,8 +57,6 @@ from iceform.expressions.formulas.polynomials import line
 from iceform.program.node import Moved, Node, NodeOperation, Tensors
 from iceform.program.range import Range
 
-_DEAD = 800.0  # logits this far below the largest weigh less than any number
-
 
 def _but_for_masks(size: Tensor, *args: Tensor) -> Tensor:
     """A size that rounding is relative to; where an argument is infinite, as a mask is, none."""
@@ -67,7 +65,7 @@ def _but_for_masks(size: Tensor, *args: Tensor) -> Tensor:
 
 
 def _times(size: Tensor, radius: Tensor) -> Tensor:
-    """What does not move is moved by nothing, however steep it is there."""
+    """A slope times a radius: 0 where the radius is, even where the slope is infinite."""
     return torch.where(radius == 0, 0.0, size * radius)
 
 
@@ -770,7 +768,7 @@ class _SoftmaxNode(NodeOperation):
 
     Along a segment l - t e the weights have :math:`p_i'' = p_i ((e_i - \bar e)^2 - \mathrm{Var})`,
     mean and variance by p, and with |e| <= m they grow by at most e^{2m}. Logits that are certainly
-    800 below the largest weigh nothing.
+    746 below the largest weigh nothing.
     """
 
     name = "softmax"
@@ -781,14 +779,14 @@ class _SoftmaxNode(NodeOperation):
     def rounding(self, node: Node, out: Tensor, *args: Tensor) -> Tensor | float:
         # exp within 2 units, its argument within a unit of the gap; then a sum and a quotient.
         (x,) = args
-        gaps = (x.amax(-1, keepdim=True) - x).clamp(max=_DEAD)
+        gaps = (x.amax(-1, keepdim=True) - x).clamp(max=EXP_UNDERFLOW)
         worst = (out * gaps).sum(-1, keepdim=True)
         return 2 * UNIT * out * (gaps + worst + x.shape[-1] + 8)
 
     def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
         (logits,), (radius,) = args, radii
         least = (logits - radius).amax(-1, keepdim=True)
-        alive = logits + radius >= least - _DEAD
+        alive = logits + radius >= least - EXP_UNDERFLOW
         radius = torch.where(alive, radius, 0.0)
         grown = (2 * radius.amax(-1, keepdim=True)).exp()
         mean = (out * radius).sum(-1, keepdim=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,10 +12,13 @@ import torch
 
 from iceform import tuning
 from iceform.arithmetic import Interval, exactly
+from iceform.arithmetic.units import NOISE
 from iceform.errors import BoundError
 from iceform.expressions.formulas import trees
 from iceform.expressions.formulas.calculus import derivative
 from iceform.expressions.formulas.enclosing import jets
+
+BEYOND = 2.0**-10  # of a value's size, small beside it: how far it may leave its range
 
 
 @lru_cache(maxsize=4096)
@@ -113,7 +117,7 @@ class Range:
 
     def around(self) -> Range:
         """As a domain: as much as was seen once more at each end; an end that is 0 stays."""
-        more = max(self.high - self.low, 2.0**-10 * self.size)
+        more = max(self.high - self.low, BEYOND * self.size)
         low, high = self.low - more, self.high + more
         return Range(0.0 if self.low == 0 else low, 0.0 if self.high == 0 else high)
 
@@ -138,14 +142,11 @@ class Range:
         return f"[{exactly(self.low)}, {exactly(self.high)}]"
 
 
-_LAST_POWER = 4.0**511  # of 4 that float64 holds
-
-
 def _power_of_four(value: float) -> float:
-    """The least power of 4, or 0, that is at least this; infinity where float64 has none."""
-    if not 0 < value <= _LAST_POWER:
+    """The least power of 4, or 0, that is at least this but for noise; infinity beyond float64."""
+    if not 0 < value <= sys.float_info.max / 4:
         return 0.0 if value <= 0 else math.inf
-    return 4.0 ** math.ceil(math.log(value, 4.0) - 1e-12)
+    return 2.0 ** (2 * math.ceil(math.log2(value) / 2 - NOISE))
 
 
 def _product(a: float, b: float) -> float:

@@ -17,15 +17,15 @@ float64 misses them by its rounding alone,
 
 .. math:: |c' e| \le \sum_i |\hat\lambda_i|' (D_i + R_i(E_p) + \gamma |J_i| E_p).
 
-The radii E are second order here and needed roughly: :math:`E_i = |J_i| E_p + R_i(E_p) + D_i`. That
-multiplies absolute values and grows with depth; at chosen steps (the *state*) it is replaced by the
-bound itself, one functional for every entry, carried back to the state that was sharp before, whose
-E counts there, or to the beginning. That is done where the remainders of the steps behind a state
-would show.
+The radii E enter in second order alone, so rough ones will mostly do: :math:`E_i = |J_i| E_p +
+R_i(E_p) + D_i`. These multiply absolute values and grow with depth. At chosen steps, the *states*,
+they are therefore replaced by the bound above, one functional for every entry. It is carried back
+to the last state that was made sharp, whose E counts there, or to the beginning. A state is made
+sharp where the remainders of the steps after it would otherwise show.
 
-What is known of an operation, its rounding D, J and R, is its row of the table
-(:mod:`~iceform.program.operations`); the pull-back is torch's vjp. All arithmetic on bounds is on
-nonnegative numbers; a factor 1 + 2^{-30} after every step exceeds its rounding.
+An operation's rounding D, derivative J and remainder R are in its row of the table
+(:mod:`~iceform.program.operations`); J is pulled back by torch's vjp. All arithmetic on bounds is
+on nonnegative numbers, and a factor 1 + 2^{-30} after every step exceeds its rounding.
 """
 
 from __future__ import annotations

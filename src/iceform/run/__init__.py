@@ -14,7 +14,6 @@ from iceform.run.base import (
     Rounding,
     TritonBackend,
     bind,
-    other_weights,
     resolve,
     rounding_of,
 )
@@ -27,7 +26,6 @@ __all__ = [
     "Rounding",
     "TritonBackend",
     "bind",
-    "other_weights",
     "resolve",
     "rounding_of",
 ]

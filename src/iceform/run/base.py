@@ -31,8 +31,9 @@ from torch import Tensor
 from iceform import tuning
 from iceform.arithmetic.units import EXP_UNDERFLOW, gamma
 from iceform.errors import DeviceError, IntegrityError, ProgramError
-from iceform.heads import FrozenNetwork, LookUps, Prompt, SoftmaxAverage, is_checked
+from iceform.heads import FrozenNetwork, LookUps, Prompt, SoftmaxAverage
 from iceform.heads.lookups import HIDDEN
+from iceform.heads.network import is_checked
 from iceform.run import primitives
 from iceform.run.formulas import as_it_stands
 from iceform.run.primitives import SampleMaxima, has_triton
@@ -42,13 +43,12 @@ from iceform.tables.local import tail_mass
 from iceform.validation import check_choice, full_precision, guard, unit_roundoff
 
 AnyPrompt = Prompt | LookUps | SoftmaxAverage
-_AT_ONCE = 1 << 15  # samples whose rows are held and added up together
 _BORDER = ("count", "mean", "run", "total")  # where prompts come in
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """How a backend computes logits.
+    """How a backend rounds: what its certificates follow from.
 
     Sums over samples are accumulated in float64 whatever the dtype, but for blocks of
     :func:`sum_block` rows.
@@ -57,6 +57,11 @@ class Rounding:
     ----------
     literal
         True where logits come from the literal inner product of keys and queries.
+
+    Examples
+    --------
+    >>> Rounding(literal=False).sum_error(torch.float64, count=1000) < 1e-12
+    True
     """
 
     literal: bool
@@ -87,7 +92,7 @@ class Rounding:
 
 
 class Backend(ABC):
-    """A way to run one frozen network.
+    """A way to run one frozen network; :func:`bind` makes one by its name.
 
     Parameters
     ----------
@@ -96,6 +101,11 @@ class Backend(ABC):
     later
         Check them by :meth:`settle`, after a pass and before its answer is handed out, instead of
         now: on a GPU the bytes are hashed while it computes.
+
+    Examples
+    --------
+    >>> sorted(Backend.kinds)
+    ['fused', 'literal', 'triton']
     """
 
     kinds: ClassVar[dict[str, type[Backend]]] = {}
@@ -176,7 +186,7 @@ class Backend(ABC):
 
     def _added(self, prompt: LookUps, sums: Callable[[LookUps], Tensor]) -> Tensor:
         """Sums over parts of whole prompts, added up and told."""
-        rows = max(1, _AT_ONCE // prompt.layout.samples) * prompt.layout.samples
+        rows = max(1, tuning.WINDOWED_PART // prompt.layout.samples) * prompt.layout.samples
         starts = range(0, prompt.count, rows)
         if len(starts) <= 1:
             parts = [sums(prompt)]
@@ -190,7 +200,13 @@ class Backend(ABC):
 
 
 def rounding_of(name: str) -> Rounding:
-    """How the backend of this name rounds."""
+    """How the backend of this name rounds.
+
+    Examples
+    --------
+    >>> rounding_of("literal")
+    Rounding(literal=True)
+    """
     return Backend.kinds[name].rounding
 
 
@@ -200,6 +216,11 @@ def resolve(name: str) -> str:
     "auto" is "fused", which takes the fastest certified way for the device, dtype and size of
     every call (:func:`bind` has what it is for other weights than those that were built); "triton"
     insists on the GPU kernels.
+
+    Examples
+    --------
+    >>> resolve("auto")
+    'fused'
     """
     choice = check_choice("backend", name, ("auto", *Backend.kinds))
     choice = "fused" if choice == "auto" else choice
@@ -212,6 +233,26 @@ def bind(network: FrozenNetwork, name: str, *, later: bool = False) -> Backend:
 
     "auto" is "fused" where the weights are those that were built, and "literal" where, inside
     :func:`iceform.heads.unchecked`, they are others.
+
+    Parameters
+    ----------
+    network
+        Whose weights run.
+    name
+        "auto", "fused", "literal" or "triton".
+    later
+        Check the weights when :meth:`Backend.settle` is called, instead of now.
+
+    Examples
+    --------
+    >>> from iceform.heads import LookUpLayout, LookUps
+    >>> table = ice.Interpolant.identity(-2, 2, 1e-9)
+    >>> layout = LookUpLayout(dim=2, samples=4, tokens=table.tokens)
+    >>> x, w = torch.tensor([[0.5, 0.25]]).double(), torch.ones(2).double()
+    >>> prompt = LookUps(layout, table, x, x.new_zeros(1), w)
+    >>> row = bind(layout.build(), "auto").run(prompt)  # w.x (x, 1)
+    >>> torch.allclose(row, torch.tensor([0.375, 0.1875, 0.75]).double(), atol=1e-8)
+    True
     """
     if name == "auto":
         built = network.expected is not None
@@ -226,7 +267,19 @@ def _is_built(network: FrozenNetwork) -> bool:
 
 
 class LiteralBackend(Backend):
-    """W_K, W_Q, W_V and W_O on the literal tokens of a prompt."""
+    """The matrices W_K, W_Q, W_V and W_O, multiplied with the tokens of a prompt: the definition.
+
+    Examples
+    --------
+    >>> from iceform.heads import LookUpLayout, LookUps
+    >>> table = ice.Interpolant.identity(-2, 2, 1e-9)
+    >>> layout = LookUpLayout(dim=2, samples=4, tokens=table.tokens)
+    >>> x, w = torch.tensor([[0.5, 0.25]]).double(), torch.ones(2).double()
+    >>> prompt = LookUps(layout, table, x, x.new_zeros(1), w)
+    >>> literal, fused = (kind(layout.build()) for kind in (LiteralBackend, FusedBackend))
+    >>> torch.allclose(literal.run(prompt), fused.run(prompt), atol=1e-14)
+    True
+    """
 
     name = "literal"
     rounding = Rounding(literal=True)
@@ -264,9 +317,22 @@ def other_weights(name: str, network: FrozenNetwork, digest: str) -> IntegrityEr
 
 
 class AblatedBackend(Backend):
-    """Attention taken out: the difference it makes says how much of an answer attention computes.
+    """A network without its attention: what it changes is what attention computes.
 
-    Look-ups return what is looked up, and averages weigh all tokens alike.
+    Look-ups return their argument, and averages weigh all tokens alike.
+
+    Examples
+    --------
+    >>> from iceform.heads import LookUpLayout, LookUps
+    >>> table = ice.Interpolant.fit(torch.relu, -2, 2, 1e-3)
+    >>> layout = LookUpLayout(dim=1, samples=4, tokens=table.tokens)
+    >>> one = torch.ones(1, 1).double()
+    >>> prompt = LookUps(layout, table, one, one[0] * 0, -one[0])
+    >>> network = layout.build()
+    >>> float(AblatedBackend(network).run(prompt)[0, 0])  # -1, which relu would make 0
+    -1.0
+    >>> abs(float(bind(network, "fused").run(prompt)[0, 0])) < 1e-3
+    True
     """
 
     rounding = Rounding(literal=False)
@@ -297,6 +363,20 @@ class FusedBackend(Backend):
     """The fastest certified way for the device, dtype and size of every call.
 
     It computes what the design of a network says, so it runs that design's weights and no others.
+
+    Examples
+    --------
+    >>> from iceform.heads import LookUpLayout, LookUps
+    >>> table = ice.Interpolant.identity(-2, 2, 1e-9)
+    >>> layout = LookUpLayout(dim=2, samples=4, tokens=table.tokens)
+    >>> x, w = torch.tensor([[0.5, 0.25]]).double(), torch.ones(2).double()
+    >>> prompt = LookUps(layout, table, x, x.new_zeros(1), w)
+    >>> backend = FusedBackend(layout.build())
+    >>> backend.digest == backend.network.expected
+    True
+    >>> total = backend.total(prompt)  # over samples, without materialising tokens
+    >>> torch.allclose(total, torch.tensor([0.375, 0.1875]).double(), atol=1e-8)
+    True
     """
 
     name = "fused"
@@ -415,7 +495,13 @@ def _few(logits: Tensor, values: Tensor) -> Tensor | None:
 
 
 class TritonBackend(FusedBackend):
-    """As fused, and refused where a kernel cannot run."""
+    """As :class:`FusedBackend`, by this package's GPU kernels, and refused where they cannot run.
+
+    Examples
+    --------
+    >>> TritonBackend.name
+    'triton'
+    """
 
     name = "triton"
     rounding = Rounding(literal=False)

@@ -229,7 +229,7 @@ def power_of_two(sizes: Tensor) -> Tensor:
 
 
 def _looked_up(z: Tensor, it: Interpolant) -> Tensor:
-    """By its definition where code is being compiled."""
+    """Run by the definition where code is being compiled."""
     if torch.compiler.is_compiling():
         return it.weights(z) @ it.values.to(z)
     return interpolate(z, it)
@@ -508,7 +508,7 @@ def _residual(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
 
 
 def _seen(part: Tensor, w: Tensor, watch: SampleMaxima | None) -> Tensor:
-    """A chunk of samples in the precision of the computation, once it has been shown."""
+    """Show a chunk of samples to the watcher; return it in the precision of the computation."""
     if watch is not None:
         watch(part)
     return part if part.dtype == w.dtype else part.to(w.dtype)
@@ -536,10 +536,10 @@ def _row_chunks(x: Tensor, batch: int, tokens: int) -> list[slice]:
     held = x.shape[-1] * x.element_size() * copies
     rows = (
         min(tuning.PRIMITIVES_CACHED // held, tuning.ENTRIES_AT_ONCE // batch)
-        // tuning.PRIMITIVES_ALIGNED
-        * tuning.PRIMITIVES_ALIGNED
+        // tuning.WINDOWED_LANES
+        * tuning.WINDOWED_LANES
     )
-    rows = max(2 * tuning.PRIMITIVES_ALIGNED, rows)
+    rows = max(2 * tuning.WINDOWED_LANES, rows)
     if x.is_cuda:
         rows = max(1, (tuning.ENTRIES_AT_ONCE << 4) // (tokens * batch))
     starts = range(0, max(1, samples), rows)

@@ -74,7 +74,7 @@ def mixed(total: Tensor, w: Tensor, mix: tuple[float, float], dtype: torch.dtype
 
 def sum_block(dtype: torch.dtype, samples: int) -> int:
     """Rows that a fused pass may sum in ``dtype`` before it goes on in float64."""
-    return 1 if dtype == torch.float64 or samples <= tuning.WINDOWED_FEW else tuning.WINDOWED_BLOCK
+    return 1 if dtype == torch.float64 or samples <= tuning.WINDOWED_FEW else tuning.WINDOWED_LANES
 
 
 # ---------------------------------------------------------------------------------------------

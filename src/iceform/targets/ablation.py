@@ -40,6 +40,13 @@ class Contribution:
         The answer without it.
     error
         A bound of what both may be off by, in a stock network.
+
+    Examples
+    --------
+    >>> x, y = torch.tensor([[1.0], [0.5]]).double(), torch.tensor([0.5, 0.25]).double()
+    >>> found = contribution(LinearDescent(dim=1, steps=1), x, y, head=0)
+    >>> found.role, found.error < abs(found.value)
+    ('gradient, t = +0.0625', tensor([True]))
     """
 
     role: str
@@ -52,7 +59,7 @@ def contribution(
     spec: Target, x: Tensor, y: Tensor, head: int, *, layer: int = -1, repeat: int | None = None,
     attention: str = "any", **parameters: Any,
 ) -> Contribution:  # fmt: skip
-    """Of one head, for these data.
+    """What one head adds to the answer for these data, with a bound of how well that is known.
 
     Parameters
     ----------
@@ -69,6 +76,16 @@ def contribution(
         "eager", "sdpa" or "any".
     **parameters
         What the prompt holds.
+
+    Examples
+    --------
+    The answer without a head, predicted without a network of transformers:
+
+    >>> x, y = torch.tensor([[1.0], [0.5]]).double(), torch.tensor([0.5, 0.25]).double()
+    >>> spec = LinearDescent(dim=1, steps=1)
+    >>> found = contribution(spec, x, y, head=0)
+    >>> bool((found.answer + found.value - spec.reference(x, y)).abs() <= found.error)
+    True
     """
     layers = len(spec.design.layers)
     if not (0 <= head < spec.design.heads and -layers <= layer < layers):

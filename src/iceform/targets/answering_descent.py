@@ -57,6 +57,15 @@ class AnsweringDescent(Decoder):
         The most pairs of heads.
     positions
         Tokens of a prompt: 1 + (d + 1) n + d.
+
+    Examples
+    --------
+    >>> spec = AnsweringDescent(dim=1, steps=2, lr=1.0, step=2.0**-4)
+    >>> x, y = torch.tensor([[1.0], [0.5]]).double(), torch.tensor([0.5, 0.25]).double()
+    >>> spec.prompt(x, y).shape  # begin, x and y of two samples, the query (1)
+    torch.Size([1, 6])
+    >>> spec.reference(x, y)  # the level nearest to w_2 . query
+    tensor(0.4375, dtype=torch.float64)
     """
 
     dim: int

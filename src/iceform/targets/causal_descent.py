@@ -168,6 +168,13 @@ class StochasticDescent(BoundedDescent):
         "float64" or "float32".
     f, lr, reach
         The loss's derivative as a formula, the step size, the table's range: in the prompt.
+
+    Examples
+    --------
+    >>> spec = StochasticDescent(dim=1, steps=2, f="tanh(z)", lr=0.5)
+    >>> x, y = torch.tensor([[1.0], [0.5]]).double(), torch.tensor([0.5, 0.25]).double()
+    >>> spec.reference(x, y, order=[1, 0])  # sample 1 first, then sample 0
+    tensor([0.2675], dtype=torch.float64)
     """
 
     pairs: int = 8

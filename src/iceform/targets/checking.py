@@ -58,6 +58,15 @@ class Checked:
         How far the answer is from the exact program's, proven after the run; of programs alone.
     tolerance
         The distance that was stated to be good enough; None for the certificate's.
+
+    Examples
+    --------
+    >>> spec = LinearDescent(dim=1, steps=2)
+    >>> model = write("gpt2", spec, "descent")
+    >>> x, y = torch.tensor([[1.0], [0.5]]).double(), torch.tensor([0.5, 0.25]).double()
+    >>> found = check("descent", x, y)
+    >>> found.ok, found.measured <= found.certificate.error == found.limit
+    (True, True)
     """
 
     value: Tensor
@@ -134,6 +143,15 @@ def check(
         If a weight or a setting is not the one that the recorded sizes imply.
     PrecisionError
         If nothing is certified: another dtype, or data too large.
+
+    Examples
+    --------
+    >>> spec = ice.targets.LinearDescent(dim=1, steps=2)
+    >>> model = ice.targets.write("gpt2", spec, "descent")
+    >>> x, y = torch.tensor([[1.0], [0.5]]).double(), torch.tensor([0.5, 0.25]).double()
+    >>> print(ice.check("descent", x, y, lr=0.3))
+    measured ..., within the certified ... (proven, transformers, sdpa, float64)
+    ...
     """
     x, y = plain_tensor("X", x), plain_tensor("y", y)
     check_choice("attention", attention, ("eager", "sdpa"))
@@ -189,7 +207,28 @@ def _check_certified(
 
 
 def network(model: StockModel, attention: str = "sdpa", dtype: torch.dtype | None = None) -> Any:
-    """The folder as transformers loads it."""
+    """The folder as transformers loads it, ready to be run.
+
+    Parameters
+    ----------
+    model
+        The folder.
+    attention
+        "eager" or "sdpa".
+    dtype
+        To load in; None for the folder's own.
+
+    Returns
+    -------
+    PreTrainedModel
+        An ``AutoModel``, or an ``AutoModelForCausalLM`` where prompts are token ids.
+
+    Examples
+    --------
+    >>> model = write("gpt2", LinearDescent(dim=1, steps=2), "descent")
+    >>> type(network(model)).__name__, network(model).config.n_layer
+    ('GPT2Model', 2)
+    """
     try:
         from transformers import AutoModel, AutoModelForCausalLM
     except ImportError:
@@ -214,7 +253,26 @@ def kernels(device: torch.device) -> AbstractContextManager[Any]:
 
 
 def attest(model: StockModel, stock: Any) -> Attestation:
-    """Of a loaded network's weights; refused unless the sizes imply every bit of them."""
+    """Compare a loaded network's weights and settings with those that the recorded sizes imply.
+
+    Parameters
+    ----------
+    model
+        The folder.
+    stock
+        What transformers has loaded from it.
+
+    Raises
+    ------
+    IntegrityError
+        That names the first weight or setting that differs, by one bit.
+
+    Examples
+    --------
+    >>> model = write("gpt2", LinearDescent(dim=1, steps=2), "descent")
+    >>> attest(model, network(model)).ok
+    True
+    """
     expected, found = model.tensors(), dict(stock.state_dict())
     for name in sorted(expected.keys() | found.keys()):
         if name not in expected or name not in found:

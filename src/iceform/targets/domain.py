@@ -17,7 +17,7 @@ from iceform.validation import plain_tensor
 
 @dataclass(frozen=True)
 class DataDomain:
-    """Bounds of a data set.
+    """Bounds of a data set, which is all that a certificate must know of it.
 
     Attributes
     ----------
@@ -35,6 +35,14 @@ class DataDomain:
         Of |z_i| and ||w_t|| along the exact run, where the algorithm must know; infinite if not.
     padding
         Tokens of zeros beside the samples.
+
+    Examples
+    --------
+    >>> known = DataDomain.box(dim=4, samples=10, bound=1.0)  # all data with |x|, |y| <= 1
+    >>> known.label, round(known.rows, 6)
+    (1.0, 2.0)
+    >>> LinearDescent(dim=4, steps=3).certificate(known).error < 1e-9
+    True
     """
 
     samples: int

@@ -82,7 +82,27 @@ _PER_RUN = (
 
 @dataclass(frozen=True)
 class StockModel:
-    """A folder that transformers loads, with its prompt and its readout."""
+    """A folder that transformers loads, with its prompt, its readout and what its heads are for.
+
+    Attributes
+    ----------
+    path
+        The folder.
+    architecture
+        Which stock model it holds.
+    spec
+        The algorithm, with everything that the weights depend on.
+
+    Examples
+    --------
+    >>> model = write("gpt2", LinearDescent(dim=1, steps=2), "descent")
+    >>> model
+    StockModel('descent': gpt2, 2 layers, hidden ...)
+    >>> model.find("momentum")  # (layer, head) of the heads with such a role
+    [(0, 17), (0, 18), (1, 17), (1, 18)]
+    >>> model.ground_truth[1][17]
+    {'role': 'momentum, kept', 'reads': ['v'], 'writes': ['w'], ...}
+    """
 
     path: Path
     architecture: Architecture
@@ -115,6 +135,20 @@ class StockModel:
         if not axes or out.shape[0] != 1 or not out.shape[1]:
             raise ShapeError(f"{said} here, got {tuple(out.shape)} in {dtype_name(out.dtype)}")
         return self.spec.read(out, **parameters)
+
+    @property
+    def ground_truth(self) -> list[list[dict[str, Any]]]:
+        """What every head is for, layer by layer: the ``ground_truth`` of ``iceform.json``.
+
+        A head's dictionary has its ``role``, the features that it ``reads`` at the tokens it looks
+        at and ``writes`` at its own, and those that its ``queries`` and ``keys`` are made of. A
+        head that does nothing has the role "idle" alone.
+        """
+        return self.spec.design.ground_truth()
+
+    def find(self, role: str) -> list[tuple[int, int]]:
+        """The (layer, head) of every head whose role begins with this text."""
+        return self.spec.design.find(role)
 
     def certificate(
         self, x: Tensor, y: Tensor, attention: str = "any", **parameters: Any
@@ -166,6 +200,12 @@ def write(
     TargetError
         If the architecture cannot do it; the message says why and which one can. If ``path`` is no
         folder that can be written, or holds a model of somebody else's.
+
+    Examples
+    --------
+    >>> model = write("gpt2", LinearDescent(dim=1, steps=2), "descent")
+    >>> sorted(path.name for path in model.path.iterdir())
+    ['README.md', 'config.json', 'iceform.json', 'model.safetensors']
     """
     check_path(path_of(path))
     if isinstance(spec, Program):
@@ -228,7 +268,19 @@ def check_path(folder: Path) -> None:
 
 
 def load(path: str | Path) -> StockModel:
-    """The prompt, readout and certificate of a folder that :func:`write` wrote."""
+    """Read a folder that :func:`write` wrote: its prompt, readout, certificate and ground truth.
+
+    Raises
+    ------
+    IntegrityError
+        If a file is missing, altered, or describes no target.
+
+    Examples
+    --------
+    >>> _ = write("gpt2", LinearDescent(dim=1, steps=2), "descent")
+    >>> load("descent").spec.steps
+    2
+    """
     folder = path_of(path)
     record = store.read_folder(folder, VIEWS, _KIND).content
     kind = KINDS.get(str(record.get("kind")))

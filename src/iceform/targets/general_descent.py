@@ -182,6 +182,12 @@ class GeneralDescent(BoundedDescent):
         The step size; in the prompt.
     reach
         The range of the tables: residuals must stay within; in the prompt.
+
+    Examples
+    --------
+    >>> spec = GeneralDescent(dim=2, steps=3, f="sigmoid(z) - 0.5", lr=1.0)
+    >>> len(spec.design.layers), spec.architectures()
+    (6, ('bert', 'albert'))
     """
 
     positions: int = 512

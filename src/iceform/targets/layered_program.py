@@ -94,6 +94,16 @@ class LayeredProgram(ProgramTarget):
         How many the prompt holds.
     logits
         The largest logit of a table or a likeness.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def slope(x, y, *, lr=0.5):
+    ...     return lr * ice.mean(x * y)
+    >>> program = ice.compile(slope, dim=1, samples=2, eps=1e-6)
+    >>> spec = LayeredProgram.of(program, {"lr": 0.5})
+    >>> len(spec.design.layers) == 2 * len(spec.lines)
+    True
     """
 
     name: str

@@ -44,6 +44,16 @@ class StockComputer(ProgramTarget):
         Instructions that a run may take; a program that has come to its halt stays there.
     dtype
         "float64" or "float32".
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def slope(x, y, *, lr=0.5):
+    ...     return lr * ice.mean(x * y)
+    >>> program = ice.compile(slope, dim=1, samples=2, eps=1e-6)
+    >>> spec = StockComputer.for_programs([program], cycles=3)
+    >>> len(spec.design.layers), spec.design.repeats
+    (4, 3)
     """
 
     width: int

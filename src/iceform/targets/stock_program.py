@@ -65,6 +65,19 @@ class StockProgram:
         What its prompts hold, or its layers.
     settings
         The program's parameters where a prompt is not given them.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def slope(x, y, *, lr=0.5):
+    ...     return lr * ice.mean(x * y)
+    >>> program = ice.compile(slope, dim=1, samples=2, eps=1e-6)
+    >>> model = program.to("bert", "slope", mode="weights")
+    >>> x, y = torch.tensor([[1.0], [0.5]]).double(), torch.tensor([0.5, 0.25]).double()
+    >>> model.check(x, y, within=1e-6).ok
+    True
+    >>> model.ground_truth[0][0]["role"]
+    'read ...'
     """
 
     model: StockModel
@@ -92,6 +105,15 @@ class StockProgram:
     def spec(self) -> Target:
         """What the folder holds."""
         return self.model.spec
+
+    @property
+    def ground_truth(self) -> list[list[dict[str, Any]]]:
+        """What every head is for, layer by layer (:attr:`StockModel.ground_truth`)."""
+        return self.model.ground_truth
+
+    def find(self, role: str) -> list[tuple[int, int]]:
+        """The (layer, head) of every head whose role begins with this text."""
+        return self.model.find(role)
 
     def parameters(self, **settings: Any) -> dict[str, Any]:
         """What the target is given when the program has these settings."""
@@ -132,6 +154,16 @@ class StockDescent(StockProgram):
 
     Where the program's step, penalty or momentum is no float64 number the folder runs the nearest;
     then :meth:`check` encloses the answer's distance from the program's in ball arithmetic.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def slope(x, y, *, lr=0.5):
+    ...     return lr * ice.mean(x * y)
+    >>> program = ice.compile(slope, dim=1, samples=2, eps=1e-6)
+    >>> model = program.to("gpt2", "slope")  # one step of descent from 0
+    >>> type(model).__name__, model.find("penalty")
+    ('StockDescent', [(0, 12)])
     """
 
     def __post_init__(self) -> None:

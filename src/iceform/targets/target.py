@@ -45,10 +45,18 @@ print(ice.check(path, X, y))"""
 
 
 class Target(ABC):
-    """What an algorithm must say of itself to become a checkpoint.
+    """An algorithm that can be written as a stock checkpoint: what it must say of itself.
 
     A subclass is a frozen dataclass: its sizes fix the weights, its ``defaults`` are parameters
     that are in the prompt and may be changed with every call.
+
+    Examples
+    --------
+    >>> spec = LinearDescent(dim=2, steps=3)
+    >>> isinstance(spec, Target), spec.kind, spec.architectures()
+    (True, 'linear_descent', ('gpt2', 'llama', 'gpt_neox'))
+    >>> spec.sizes()["steps"], spec.parameters()
+    (3, {'lr': 0.5, 'penalty': 0.0, 'momentum': 0.0})
     """
 
     kind: ClassVar[str]

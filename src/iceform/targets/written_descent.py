@@ -61,6 +61,15 @@ class WrittenDescent(Decoder):
         The most pairs of heads.
     positions
         Tokens of prompt and answer together: 1 + (d + 1) n + d + d T.
+
+    Examples
+    --------
+    >>> spec = WrittenDescent(dim=1, lr=1.0, step=2.0**-4)
+    >>> x, y = torch.tensor([[1.0], [0.5]]).double(), torch.tensor([0.5, 0.25]).double()
+    >>> spec.reference(x, y, steps=2)  # what generate() writes: w_0, w_1, w_2 as levels
+    tensor([[0.0000],
+            [0.3125],
+            [0.4375]], dtype=torch.float64)
     """
 
     dim: int

@@ -25,7 +25,7 @@ from iceform.arithmetic import at_most
 from iceform.errors import IntegrityError, ProgramError
 from iceform.heads import LookUpLayout
 from iceform_estimators.algorithms import kinds, named
-from iceform_estimators.command import outputs
+from iceform_estimators.command import app
 from iceform_estimators.command.app import all_options, command
 from iceform_estimators.tables import _write_ames, table_from
 from tests.conformance import WRITES
@@ -396,7 +396,7 @@ def test_what_cannot_be_written_is_refused_before_any_work(data, tmp_path):
 def test_a_folder_that_is_not_writable(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(IntegrityError, match="is not writable"):
-        outputs.check_targets({"report": tmp_path / "x.html"})
+        app.check_targets({"report": tmp_path / "x.html"})
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt(), OSError(28, "No space left on device")])

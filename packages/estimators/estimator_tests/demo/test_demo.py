@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from iceform_estimators import pages
-from iceform_estimators.demo import algorithms, houses
+from iceform_estimators.demo import algorithms
 from iceform_estimators.demo import page as ames_page
 from iceform_estimators.tables import ames
 
@@ -87,9 +87,9 @@ def test_the_page_is_whole(shown):
 
 
 def test_what_is_learnt_is_learnt_from_the_training_rows():
-    whole = houses.load()
+    whole = algorithms.load()
     table = ames()
-    order = np.random.default_rng(houses.SEED).permutation(len(table))
+    order = np.random.default_rng(algorithms.SEED).permutation(len(table))
     tests = len(whole.price_test)
     assert len(whole.price) + tests == len(table) == 2930
     expected = np.asarray(table.take(np.sort(order[:tests])).target, dtype=float)

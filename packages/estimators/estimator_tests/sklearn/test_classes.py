@@ -1,7 +1,6 @@
 """Estimators are classes that a reader, an editor and a type checker see."""
 
 import ast
-import doctest
 import inspect
 from dataclasses import fields
 from pathlib import Path
@@ -41,20 +40,13 @@ def test_parameters_are_written_out_with_the_records_defaults(name):
     assert set(kind._parameter_constraints) == set(written)
 
 
-@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", NAMES)
-def test_docstrings_say_every_parameter_and_their_examples_run(name):
+def test_docstrings_say_every_parameter(name):
+    """Their examples are run by ``test_docstrings``."""
     kind = getattr(iceform_estimators, name)
-    text = inspect.getdoc(kind)
-    said = text.partition("Parameters")[2].partition("Examples")[0]
+    said = inspect.getdoc(kind).partition("Parameters")[2].partition("Examples")[0]
     for parameter in kind().get_params():
         assert parameter in said, parameter
-    examples = doctest.DocTestFinder(recurse=False).find(kind, name, globs={})
-    assert any(part.examples for part in examples)
-    runner = doctest.DocTestRunner(verbose=False)
-    for part in examples:
-        runner.run(part)
-    assert runner.failures == 0
 
 
 def test_what_a_class_does_not_have_is_refused_by_name():

@@ -12,7 +12,7 @@ from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning
 
 import iceform_estimators as ice
-from iceform.errors import IceformError, ParameterError, ProgramError
+from iceform.errors import DeviceError, IceformError, ParameterError, ProgramError
 from iceform_estimators import Machine
 from iceform_estimators._refusals import REASONS, peer_parameters
 from iceform_estimators.algorithms import Lasso, LinearRegression, kinds
@@ -40,6 +40,12 @@ def test_every_parameter_of_the_peer_is_taken_or_refused_with_a_reason(kind):
             getattr(ice, kind.estimator)(**{name: "other"})
 
 
+@pytest.mark.parametrize("device", ["meta", "nowhere", "xpu"])
+def test_a_device_that_holds_no_numbers_is_refused_by_name(device):
+    with pytest.raises(DeviceError, match=f"{device}.*; use cpu"):
+        ice.InContextRidge(device=device).fit(*data())
+
+
 def test_one_exception_names_parameter_value_and_reason():
     with pytest.raises(ParameterError, match="metric='cosine': attention compares") as found:
         ice.InContextKNeighborsRegressor(metric="cosine")
@@ -54,7 +60,9 @@ def test_one_exception_names_parameter_value_and_reason():
         ice.InContextLinearSVC(multi_class="crammer_singer")
     with pytest.raises(ParameterError, match="no parameter 'multi_class'"):
         ice.InContextLasso(multi_class="ovr")
-    with pytest.raises(ParameterError, match="no parameter 'colour'"):
+    with pytest.raises(
+        ParameterError, match=r"no parameter 'colour', nor has sklearn.*Lasso; it has"
+    ):
         ice.InContextLasso(colour=1)
     assert clone(ice.InContextRidge(2.0, solver="auto", copy_X=False)).alpha == 2.0
 

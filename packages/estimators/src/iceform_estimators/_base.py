@@ -34,7 +34,7 @@ from sklearn.utils.validation import (
 from torch import Tensor
 
 from iceform.certificates import Attestation, Certificate, Ledger, Result
-from iceform.errors import BoundError, ParameterError
+from iceform.errors import BoundError, DeviceError, ParameterError
 from iceform.validation import guard, plain_array, plain_tensor
 from iceform_estimators._refusals import OF_ESTIMATORS, constraints, refuse
 from iceform_estimators.algorithms import EstimationAlgorithm, LinearClassifier, LinearModel
@@ -176,6 +176,11 @@ class InContextEstimator(Declared):
 
     device: str | None = None
     backend: str = "auto"
+
+    def _validate_params(self) -> None:
+        super()._validate_params()
+        if self.device is not None:
+            check_device(self.device)
 
     def as_algorithm(self, column: int = 0) -> EstimationAlgorithm:
         """The algorithm with this estimator's parameters; of an array, that of one column."""
@@ -646,6 +651,18 @@ class Chances(Separator):
         total = chances.sum(1, keepdims=True)
         even = np.full_like(chances, 1 / chances.shape[1])
         return np.divide(chances, total, out=even, where=total > 0).astype(kind_of(X))
+
+
+def check_device(name: Any) -> None:
+    """Refuse a device that holds no numbers here."""
+    try:
+        device = torch.device(name)
+        torch.zeros(1, dtype=torch.float64, device=device)
+    except (RuntimeError, AssertionError, TypeError) as refused:
+        reason = " ".join(str(refused).split("\n")[0].split())
+        raise DeviceError(f"device {name!r} cannot be used: {reason}; use cpu") from None
+    if device.type == "meta":
+        raise DeviceError("the meta device holds no numbers; use cpu")
 
 
 def _check_exact(what: str, values: Any) -> None:

@@ -47,8 +47,11 @@ from iceform_estimators.algorithms.in_memory import in_memory
 from iceform_estimators.machine import ArraySource
 from iceform_estimators.machine.program import Recalled, together
 from iceform_estimators.machine.stream import read_line
+from iceform_estimators.tuning import KEPT
 
-_READ = 1024  # samples whose fitted values a fit reads; those of others are read by ``predict``
+_READ = (
+    KEPT // 64
+)  # samples whose fitted values a fit reads; those of others are read by ``predict``
 
 
 # What there is one of for each component.

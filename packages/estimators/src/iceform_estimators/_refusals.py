@@ -128,8 +128,9 @@ def refuse(kind: type[EstimationAlgorithm], name: str, value: Any) -> None:
     if name == "multi_class" and kind.family == "separator":
         return _refuse_classes(kind, value)
     if theirs is None:
+        beside = "" if kind.peer is None else f", nor has {kind.peer.path}"
         raise ParameterError(
-            f"{kind.estimator} has no parameter {name!r}, nor has what it stands beside; it has "
+            f"{kind.estimator} has no parameter {name!r}{beside}; it has "
             f"{', '.join(o.estimator for o in kind.options().values())}"
         )
     reason = REASONS.get(name, Reason("it has no counterpart here"))

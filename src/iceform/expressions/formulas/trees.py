@@ -110,6 +110,7 @@ def fold(tree: Node, compute: Callable[[Node, list[V]], V]) -> V:
 
     Example
     -------
+    >>> from fractions import Fraction
     >>> sum_of = Operation("+", (Variable(), Number(Fraction(2))))
     >>> fold(sum_of, lambda node, below: 3 if node == Variable() else sum(below, 0))
     3

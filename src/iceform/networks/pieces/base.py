@@ -1,4 +1,4 @@
-"""What every piece has: a range, a mode, a certificate of its own."""
+"""The base class of all pieces: a range, a mode, a certificate of its own."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _WIDENING = threading.RLock()  # not one a network: copies of one share their se
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """What is known of a stream of numbers, for every input that the pieces allow.
+    """How large a stream of numbers can be and how far off, for every input that is allowed.
 
     Attributes
     ----------
@@ -172,7 +172,7 @@ class Piece(nn.Module, ABC):
     def replay_question(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
     ) -> ReplayedEntry | None:
-        """An entry of its output, drawn at random, as a question to the literal layers."""
+        """A random entry of the output, to be computed again by the literal layers."""
         return None
 
     def questions(
@@ -207,7 +207,7 @@ class Piece(nn.Module, ABC):
         return math.inf, math.inf
 
     def covers(self, *given: Bounds) -> bool:
-        """Whether lengths of what comes in need no measuring: all that can come is in range."""
+        """Whether all inputs within these bounds are in range, so that none needs measuring."""
         return False
 
     @property
@@ -318,7 +318,7 @@ class Piece(nn.Module, ABC):
         return self._out(output)
 
     def _guard(self) -> AbstractContextManager[object]:
-        """One thread at a time where an input may change the prompt."""
+        """A lock where an input may change the prompt, so that one thread runs at a time."""
         return _WIDENING if self._widens and not torch.compiler.is_compiling() else nullcontext()
 
     def checked(self, *inputs: Tensor, **covered: bool) -> Tensor:

@@ -67,7 +67,7 @@ class Activation(Piece):
 
     @property
     def everywhere(self) -> bool:
-        """Whether it is as good on any range."""
+        """Whether its certificate is as good on any range, so that widening costs nothing."""
         return False
 
     def bounds(self, *given: Bounds, widen: bool = True) -> Bounds:

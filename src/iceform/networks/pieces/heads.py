@@ -10,11 +10,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from iceform.arithmetic.units import OUTWARD_MOST
+from iceform.arithmetic.units import OUTWARD_MOST, UNIT
 from iceform.certificates.witness import ReplayedEntry
 from iceform.errors import BoundError
 from iceform.networks.pieces.base import Bounds, Piece, PieceSettings
 from iceform.run import primitives
+
+FORBIDS = 1 / math.sqrt(UNIT)  # a logit that is replaced by minus this, or less, hides its token
 
 
 class AttentionPiece(Piece):
@@ -78,18 +80,28 @@ class AttentionPiece(Piece):
 
     def record(self, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         *longest, added = self._seen(inputs).tolist()
+        self._check_mask(added)
         self._grow(longest, 1.0)
         self.bias = max(self.bias, added)
         self.length = max(self.length, output.shape[-2], inputs[1].shape[-2])
 
     @staticmethod
     def _added(inputs: tuple[Tensor, ...]) -> Tensor:
-        """The largest |entry| of a mask that does not forbid."""
+        """The largest |entry| of a mask that does not forbid; infinity where a row is all -inf."""
         if len(inputs) < 4:
             return inputs[0].new_zeros(1)
         mask = inputs[3].detach()
-        allowed = mask > torch.finfo(mask.dtype).min / 2
-        return primitives.largest(mask.masked_fill(~allowed, 0.0)).to(inputs[0].dtype)
+        forbids = mask <= torch.finfo(mask.dtype).min / 2
+        largest = primitives.largest(mask.masked_fill(forbids, 0.0)).to(inputs[0].dtype)
+        return largest.masked_fill((mask == -math.inf).all(-1).any(), math.inf)
+
+    def _check_mask(self, added: float) -> None:
+        """Refuse masks that no softmax has a value for."""
+        if not math.isfinite(added):
+            raise BoundError(
+                f"{self.name}: a row of its mask is -inf for every token, or the mask holds NaN or "
+                "+inf: the softmax of that row is no number; let every token attend to one"
+            )
 
     def _grow(self, seen: list[float], factor: float) -> None:
         pairs = zip("qkv", seen, strict=True)
@@ -111,7 +123,7 @@ class AttentionPiece(Piece):
         return Bounds(min(v, given[2].entry * slack), v, width=self.value_dim)
 
     def _widen(self, given: tuple[Bounds, ...]) -> None:
-        """Accept all that can come, where it is bounded."""
+        """Widen the range to all that inputs within these bounds can be."""
         for key, longest in self._scaled(b.along for b in given).items():
             self.norms[key] = max(self.norms[key], longest if math.isfinite(longest) else 0.0)
         mask = given[3].entry if len(given) > 3 else 0.0
@@ -130,6 +142,7 @@ class AttentionPiece(Piece):
 
     def check_range(self, numbers: list[float], *inputs: Tensor) -> bool:
         *seen, added = numbers
+        self._check_mask(added)
         if not added <= self.bias:
             if not self._widens:
                 self._out_of_range("the largest entry of a mask", added, self.bias)
@@ -197,7 +210,7 @@ class AttentionPiece(Piece):
         return self.length
 
     def _rounding(self) -> tuple[float, float]:
-        """Of a logit, relative to |q||k|, and of the weighted sum."""
+        """Relative rounding of a logit, as a share of |q||k|, and of the weighted sum."""
         unit = self.settings.unit
         return (self.head_dim + 6) * unit, (2 * self.settings.layers.sizes.tokens + 16) * unit
 
@@ -213,6 +226,8 @@ class AttentionPiece(Piece):
         moved += 2 * self.settings.unit * self.bias
         largest = v + errors["v"]
         leak = self.settings.layers.leak
+        if self.bias >= FORBIDS:  # tokens whose logits were replaced: exp(logit - FORBIDS) at most
+            leak += self.settings.layers.sizes.tokens * math.exp(min(0.0, 2 * q * k - FORBIDS))
         return errors["v"] + 2 * math.tanh(moved / 2) * largest + (sums + 2 * leak) * largest
 
     @property

@@ -136,7 +136,7 @@ class LinearMap(Piece):
         self._encode()
 
     def bounds(self, *given: Bounds, widen: bool = True) -> Bounds:
-        """As :meth:`_rows` has it, or as far as the look-ups go."""
+        """Bounds of the rows, by the weights or by the range of the look-ups."""
         rows, norm = self._rows(*given)
         if widen and bool(rows.isfinite().all()) and math.isfinite(norm):
             wider = torch.log2((rows * OUTWARD_MANY).clamp(min=SAFE_MINIMUM)).ceil()
@@ -185,7 +185,7 @@ class LinearMap(Piece):
         return reading.written() * self.scale, self._with_length(over, x, covered=covered)
 
     def _reading(self, x: Tensor) -> Reading:
-        """Over the usual scales."""
+        """The reading of a token at the scales of the calibrated ranges."""
         z, prompted = (
             self._product(x, self.offset),
             torch.cat([self.theta, self.offset[:, None]], -1),
@@ -299,5 +299,5 @@ class LinearMap(Piece):
 
 
 def with_one(x: Tensor) -> Tensor:
-    """A feature more, for the bias."""
+    """x with a last feature 1, which the bias multiplies."""
     return torch.cat([x, torch.ones_like(x[..., :1])], -1)

@@ -119,7 +119,7 @@ class Norm(Piece):
         return out, torch.cat([primitives.largest(length), primitives.largest(1 / spread)])
 
     def finish(self, before: Piece | None, *inputs: Tensor, covered: bool = False) -> Tensor:
-        """Of a sum of two alike."""
+        """The norm of a sum of two inputs of the same shape."""
         line = self.settings.line
         alike = before is None and inputs[0].shape == inputs[1].shape
         found = self._at_once(inputs[0], line, inputs[1]) if alike and line is not None else None
@@ -131,7 +131,7 @@ class Norm(Piece):
     def _at_once(
         self, x: Tensor, line: Interpolant, plus: Tensor | None = None
     ) -> tuple[Tensor, Tensor] | None:
-        """All of it by one kernel, where there is one."""
+        """The whole norm by one kernel; None where there is none."""
         weight, bias = (None, None) if self.plain else (self.weight, self.bias)
         return primitives.norm(
             x,
@@ -224,7 +224,7 @@ class Norm(Piece):
     # ------------------------------------------------------------------------------------- ranges
 
     def check_range(self, numbers: list[float], *inputs: Tensor) -> bool:
-        """What an input is like widens what the certificate over a range speaks of."""
+        """Widen the range: a norm refuses no input, and its certificate is of the range."""
         length, inverse = numbers
         if not math.isfinite(length):
             raise BoundError(
@@ -327,7 +327,7 @@ class Norm(Piece):
         return self.norm
 
     def propagate_error(self, *given: Bounds) -> tuple[float, float]:
-        """Never more than twice what it can give."""
+        """Errors behind the norm; never more than twice its largest output."""
         gain, root = float(self.weight.abs().max()), math.sqrt(self.width)
         error = given[0].apart(self.width)
         least = self.least * _NEAR - error / root

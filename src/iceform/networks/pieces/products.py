@@ -79,7 +79,7 @@ class ProductPiece(Piece):
         return reading.run()[0].reshape(z.shape), seen
 
     def _reading(self, a: Tensor, b: Tensor, z: Tensor, seen: Tensor) -> Reading:
-        """Of rows and columns; of entries, a row each."""
+        """The reading of a matrix product row by row, or of every entry of a product."""
         if self.inner is not None:
             columns = b.mT[..., None, :, :]
             return Reading(self.settings, z, self._least(seen), lambda: (a, columns))
@@ -146,5 +146,5 @@ def times(a: float, b: float) -> float:
 
 
 def product_error(a: Bounds, b: Bounds) -> float:
-    """What a product of emulated factors is off by, the product's own error apart."""
+    """How far a product moves when its factors are off; its own error is apart."""
     return times(a.entry, b.error) + times(b.entry, a.error) + times(a.error, b.error)

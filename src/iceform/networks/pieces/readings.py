@@ -43,11 +43,11 @@ class Reading:
     prompt: Callable[[], tuple[Tensor, Tensor]]
 
     def scales(self) -> Tensor:
-        """What entries are read at."""
+        """The power of two that every entry is divided by before it is looked up."""
         return primitives.power_of_two(self.z.detach().abs().clamp(min=self.least))
 
     def run(self) -> tuple[Tensor, Tensor]:
-        """What the layer has, and max |z|."""
+        """The layer's output, and max |z|."""
         z, line = self.z, self.settings.line
         if line is None:
             return self.written(), primitives.largest(z)
@@ -58,12 +58,12 @@ class Reading:
         return primitives.read(z, line, floor)
 
     def written(self) -> Tensor:
-        """By its prompts."""
+        """The layer's output, from prompts that are written out."""
         scales, (x, theta) = self.scales(), self.prompt()
         return self.settings.layers.read(x, theta / scales[..., None]) * scales
 
     def ask(self, row: int, got: Tensor) -> ReplayedEntry:
-        """A row of one token's z, of which ``got`` came back."""
+        """A row of one token's z, to be computed again and compared with ``got``."""
         scale, (x, theta) = self.scales()[row], self.prompt()
         return self.settings.layers.ask_read(x, theta / scale, row, got / scale)
 
@@ -99,13 +99,13 @@ class TokenChoice:
         return cls(layers, keys, queries, values, margin, (table,))
 
     def run(self) -> Tensor:
-        """What the layer has, by its prompts."""
+        """The layer's output, from prompts that are written out."""
         mask = self.values.new_zeros(1, self.keys.shape[-2])
         given = self.keys, self.queries, self.values, mask, self.margin
         return self.layers.attend(*given)[..., 0, 0]
 
     def ask(self, got: Tensor) -> ReplayedEntry:
-        """The one number, of which ``got`` came back."""
+        """The one number, to be computed again and compared with ``got``."""
         mask = self.values.new_zeros(1, self.keys.shape[-2])
         given = self.keys, self.queries, self.values, mask, self.margin
         return self.layers.ask_attend(*given, 0, got, self.tables)

@@ -7,10 +7,9 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
-from iceform.run.triton.support import multiprocessors, wide_dtype
+from iceform.run.triton.support import TILE, multiprocessors, wide_dtype
 
-_TILE = 4096  # entries of x that a program holds at once
-_WIDEST = 1024  # features read at once
+_WIDEST = TILE // 4  # features read at once
 _WARPS = 4
 _PROGRAMS = 16  # per multiprocessor: enough under way to keep the memory busy
 
@@ -49,7 +48,7 @@ def extremes(x: Tensor) -> Tensor:
     """(max |x|, max ||x||_2 over rows) in float64 on the device; not a number where x has any."""
     rows, dim = x.numel() // x.shape[-1], x.shape[-1]
     wide = min(_WIDEST, triton.next_power_of_2(dim))
-    tile = max(1, _TILE // wide)
+    tile = max(1, TILE // wide)
     programs = min(triton.cdiv(rows, tile), _PROGRAMS * multiprocessors(x.device))
     dtype = wide_dtype(x.dtype)
     found = torch.empty(programs, 2, dtype=dtype, device=x.device)

@@ -11,7 +11,8 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
-_WIDEST = 128  # features of a key or a value that are held at once
+from iceform.run.triton.support import LANES
+
 # Queries of a program, which are its keys at a time, and its warps for every 32 features.
 _ROWS = {torch.float32: 32, torch.float64: 64}
 _WARPS = {torch.float32: 1, torch.float64: 4}
@@ -72,7 +73,7 @@ def _heads_kernel(  # type: ignore[no-untyped-def]
 
 def can_attend(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether heads of these sizes are held at once: four axes, keys and values not too wide."""
-    narrow = max(q.shape[-1], v.shape[-1]) <= _WIDEST
+    narrow = max(q.shape[-1], v.shape[-1]) <= LANES
     lead = q.shape[:-2] == k.shape[:-2] == v.shape[:-2]
     return q.ndim == 4 and lead and narrow
 

@@ -19,16 +19,13 @@ import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
 from iceform.run.triton.look_up import load_constants, look_up
+from iceform.run.triton.support import LANES, TILE
 from iceform.run.triton.tables import LINE, table_of
 from iceform.tables import Interpolant
 
-_WIDEST = 4096  # features of a token that a norm is read of
-_BLOCK = 512  # entries that a program reads
-_WIDE = 128  # features of its tile
-_TILE = 4096  # entries of rows that a program measures
-_NORMED = 1536  # entries that a program norms
+_BLOCK = 4 * LANES  # entries that a program reads
+_NORMED = 3 * _BLOCK  # entries that a program norms
 _NORMING = {torch.float32: 8, torch.float64: 4}  # its warps, at least
-_TOGETHER = 128  # numbers that kernels see
 _ROOM: ContextVar[list[Tensor] | None] = ContextVar("for what kernels see", default=None)
 _WORDS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
@@ -157,7 +154,7 @@ def read(
     given = [
         None if t is None else t.to(z).expand(dim).contiguous() for t in (offset, floor, up, by)
     ]
-    rows, wide = z.numel() // dim, min(_WIDE, triton.next_power_of_2(dim))
+    rows, wide = z.numel() // dim, min(LANES, triton.next_power_of_2(dim))
     tile = max(1, _BLOCK // wide)
     _read_kernel[(triton.cdiv(rows, tile), triton.cdiv(dim, wide))](
         z, out, *(z if t is None else t for t in given), seen, rows,
@@ -194,7 +191,7 @@ def _none_seen(count: int, x: Tensor) -> Tensor:
         return torch.zeros(count, dtype=_WORDS[x.dtype], device=x.device)
     fits = room and len(room[0]) >= count and room[0].dtype == _WORDS[x.dtype]
     if not (fits and room[0].device == x.device):
-        room[:] = [torch.zeros(_TOGETHER, dtype=_WORDS[x.dtype], device=x.device)]
+        room[:] = [torch.zeros(LANES, dtype=_WORDS[x.dtype], device=x.device)]
     taken, room[0] = room[0][:count], room[0][count:]
     return taken
 
@@ -228,7 +225,7 @@ def longest(x: Tensor) -> Tensor:
     x = x.permute(_in_memory(x)).contiguous()
     dim = x.shape[-1]
     rows, wide = x.numel() // dim, min(1024, triton.next_power_of_2(dim))
-    tile = max(1, _TILE // wide)
+    tile = max(1, TILE // wide)
     seen = _none_seen(1, x)
     _longest_kernel[(triton.cdiv(rows, tile),)](
         x, seen, rows, DIM=dim, WIDE=wide, ROWS=tile, DOUBLE=x.dtype == torch.float64
@@ -364,10 +361,10 @@ def _count_kernel(words_ptr, found_ptr, count, BLOCK: tl.constexpr):  # type: ig
 def count_nonzero(words: Tensor) -> Tensor:
     """How many of them are not 0, shape ()."""
     found = torch.zeros((), dtype=torch.int64, device=words.device)
-    _count_kernel[(triton.cdiv(words.numel(), _TILE),)](words, found, words.numel(), BLOCK=_TILE)
+    _count_kernel[(triton.cdiv(words.numel(), TILE),)](words, found, words.numel(), BLOCK=TILE)
     return found
 
 
 def can_norm(dim: int, line: Interpolant, dtype: torch.dtype, device: torch.device) -> bool:
     """Whether a row is held at once, and the line is read by a window."""
-    return dim <= _WIDEST and table_of(line, dtype, device, dtype).kind == LINE
+    return dim <= TILE and table_of(line, dtype, device, dtype).kind == LINE

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from iceform.arithmetic.units import next_power_of_two
 from iceform.run.triton.look_up import load_constants, look_up
-from iceform.run.triton.support import ceil_div, multiprocessors
+from iceform.run.triton.support import LANES, TILE, ceil_div, multiprocessors
 from iceform.run.triton.tables import LINE, table_of
 from iceform.run.windowed import mixed, sum_block, tell
 from iceform.tables import Interpolant
@@ -30,13 +30,10 @@ from iceform.validation import common_batch, largest_entry
 if TYPE_CHECKING:
     from iceform.run.primitives import SampleMaxima
 
-_WHOLE_ROW = 4096  # bytes of a sample that a program keeps in registers; wider ones are tiled
-_TILE = 8192  # bytes of x (in the precision of the computation) that a program holds at once
-_MOST_ROWS = 128
-_NARROW = 128  # bytes of a row (as above) up to which the next tile is loaded early
-_REGISTERS = 16384  # of one of the four parts of a multiprocessor
+_TILE = 2 * TILE  # bytes of x (in the precision of the computation) that a program holds at once
+_REGISTERS = 4 * TILE  # of one of the four parts of a multiprocessor
 _MOST_RESIDENT = 32
-_AT_ONCE, _COLUMNS = 512, 8  # programs and columns whose findings are put together at once
+_AT_ONCE, _COLUMNS = 4 * LANES, 8  # programs and columns whose findings are put together at once
 _known_residents: dict[tuple[Any, ...], int] = {}
 
 
@@ -337,11 +334,11 @@ def _launch(dim: int, dtype: torch.dtype, kind: int) -> Launch:
     """
     wide = next_power_of_two(dim)
     size = 8 if dtype == torch.float64 else 4
-    if wide * size > _WHOLE_ROW:
+    if wide * size > TILE:
         return Launch(32, 256 // size)
-    narrow = _NARROW if dtype == torch.float32 else 4 * _NARROW
+    narrow = LANES if dtype == torch.float32 else 4 * LANES
     light = kind == LINE and dtype != torch.float64
-    rows = min(_MOST_ROWS, max(2, _TILE // (wide * size)))
+    rows = min(LANES, max(2, _TILE // (wide * size)))
     return Launch(rows, wide, ahead=wide * size <= narrow and not light)
 
 

@@ -14,6 +14,8 @@ from iceform.tables import Interpolant
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 _OLDEST = (7, 0)  # compute capability that Triton supports
+TILE = 4096  # entries, or bytes of a row, that a program holds at once
+LANES = 128  # of a row that is read together, and rows that are summed together
 
 
 def interpreted() -> bool:

@@ -61,6 +61,15 @@ def text_of(
         If lines, names, arrays, cells or positions do not suffice; with the numbers.
     BoundError
         If a number of the data or of the run is beyond the largest level.
+
+    Examples
+    --------
+    >>> @ice.algorithm
+    ... def product(x, y):
+    ...     return ice.mean(x[0] * y)
+    >>> text = text_of(product, torch.tensor([[2.0]]), torch.tensor([0.5]))
+    >>> text.text.splitlines()[0].startswith("1: ")
+    True
     """
     algorithm = getattr(program, "algorithm", program)
     if not isinstance(algorithm, Algorithm):
@@ -267,6 +276,14 @@ class TextLoss:
     ``distances``: for each answer an upper bound of the largest distance of a component, between
     the run in levels and the exact run (in balls). ``tables``: the largest difference
     between the exact run and the algorithm in float64: what tables in arrays leave out, or float64.
+
+    Examples
+    --------
+    >>> loss = TextLoss({"value": 0.001}, tables=1e-15)
+    >>> loss.worst
+    0.001
+    >>> print(loss.explain().splitlines()[0])
+    value: within 1.00e-03 of the exact run
     """
 
     distances: Mapping[str, float]
@@ -304,6 +321,18 @@ class AlgorithmText:
         The same program with exact numbers.
     places
         For each answer and component the name that holds it at the end, or a number.
+
+    Examples
+    --------
+    :func:`text_of` makes one. ``run`` is what the interpreter makes of it, ``read`` the answer:
+
+    >>> @ice.algorithm
+    ... def slope(x, y):
+    ...     return ice.mean(x * y)
+    >>> X, y = torch.tensor([[1.0], [2.0]]), torch.tensor([0.5, 0.25])
+    >>> text = text_of(slope, X, y)
+    >>> text.read(text.run.text)
+    tensor([0.5000], dtype=torch.float64)
     """
 
     graph: Graph

@@ -315,7 +315,16 @@ def execute(
 
 @dataclass(frozen=True)
 class TextRun:
-    """What follows a text: its words, and what memory holds at the end (in units)."""
+    r"""What follows a text: its words, and what memory holds at the end (in units).
+
+    Examples
+    --------
+    >>> run = check(TextSizes(), "1: s = a * a goto end\na = 1.5")
+    >>> run.text, run.steps
+    ('s = 2.25 [end]', 1)
+    >>> float(run.value("s"))
+    2.25
+    """
 
     program: ProgramText
     words: tuple[str, ...]
@@ -345,7 +354,26 @@ class TextRun:
 
 
 def check(sizes: TextSizes, text: str | ProgramText) -> TextRun:
-    """Run a text, or refuse it: what is wrong, in which line, at which word, and the remedy."""
+    r"""Run a text, or refuse it: what is wrong, in which line, at which word, and the remedy.
+
+    Parameters
+    ----------
+    sizes
+        Of the machine.
+    text
+        A program with its data.
+
+    Raises
+    ------
+    TextError
+        If the text is no program, reads what was not written, leaves an array or does not fit the
+        positions.
+
+    Examples
+    --------
+    >>> check(TextSizes(), "1: n = n - 1 if > 0 goto 1\n2: s = n goto end\nn = 2").text
+    'n = 1 [1] n = 0 [2] s = 0 [end]'
+    """
     program = text if isinstance(text, ProgramText) else parse(sizes, text)
     form, room = sizes.format, sizes.positions - program.prompt_tokens
     execution = TextExecution(program, LevelArithmetic(form))
@@ -367,5 +395,11 @@ def check(sizes: TextSizes, text: str | ProgramText) -> TextRun:
 
 
 def interpret(sizes: TextSizes, text: str) -> list[str]:
-    """The words that follow a text, after the ``[1]`` that the tokenizer puts at its end."""
+    r"""The words that follow a text, after the ``[1]`` that the tokenizer puts at its end.
+
+    Examples
+    --------
+    >>> interpret(TextSizes(), "1: s = max(a, 3) goto end\na = 1.5")
+    ['s =', '3', '[end]']
+    """
     return list(check(sizes, text).words)

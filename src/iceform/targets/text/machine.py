@@ -1,7 +1,7 @@
-"""TextComputer: a stock GPT-2 or Llama; the prompt is a program, what follows is its run.
+r"""TextComputer: a stock GPT-2 or Llama; the prompt is a program, what follows is its run.
 
     computer = TextComputer()
-    computer.run("1: s = a * a goto end   a = 1.5")      # 's = 2.25 [end]'
+    computer.run("1: s = a * a goto end\n a = 1.5")      # 's = 2.25 [end]'
     computer.save("folder")                               # then, anywhere, without this package:
                                                           # pipeline("text-generation", "folder")
 
@@ -74,7 +74,7 @@ _EXAMPLE = "1: s = a * a goto end\na = 1.5"
 
 
 class TextComputer:
-    """A GPT-2, or a Llama, that runs what you type.
+    r"""A GPT-2, or a Llama, that runs what you type.
 
     Parameters
     ----------
@@ -86,6 +86,22 @@ class TextComputer:
         "prompt": programs are text. "weights": one program is in the weights, the text is its data.
     program
         The lines of that program, without data.
+
+    Examples
+    --------
+    >>> small = {"positions": 64, "labels": 4, "scalars": 20, "arrays": 0, "indices": 0}
+    >>> computer = TextComputer(**small)
+    >>> computer.run("1: s = a * a goto end\na = 1.5")
+    's = 2.25 [end]'
+    >>> computer.check("1: s = a / a goto end\na = 1.5")
+    Traceback (most recent call last):
+    iceform.targets.text.syntax.TextError: line 1, '/': there is no division. Write ...
+
+    With the program in the weights the text is data only:
+
+    >>> square = TextComputer(**small, mode="weights", program="1: s = a * a goto end")
+    >>> square.interpret("a = 2")
+    's = 4 [end]'
     """
 
     def __init__(

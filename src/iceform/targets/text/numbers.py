@@ -26,7 +26,25 @@ _DECIMAL = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 
 @dataclass(frozen=True)
 class NumberFormat:
-    """Levels with ``bits`` significant bits, steps of 2^-fraction near 0, up to nearly 2^top."""
+    """Levels with ``bits`` significant bits, steps of 2^-fraction near 0, up to nearly 2^top.
+
+    Parameters
+    ----------
+    bits
+        Significant bits of a number.
+    fraction
+        Near 0 numbers are 2^-fraction apart.
+    top
+        All are below 2^top.
+
+    Examples
+    --------
+    >>> form = NumberFormat(bits=2, fraction=1, top=2)
+    >>> form.words[form.count // 2 :]
+    ('0', '0.5', '1', '1.5', '2', '3')
+    >>> form.nearest(2.5)  # a tie goes up
+    '3'
+    """
 
     bits: int = 7
     fraction: int = 7

@@ -32,7 +32,16 @@ _ARRAY = re.compile(r"([A-Za-z]\w*)\[([^\]]*)\](.*)", re.ASCII)
 
 
 class TextError(ProgramError):
-    """What is wrong with a text: ``line`` (from 1), ``word``, and what to do about it."""
+    """What is wrong with a text: ``line`` (from 1), ``word``, and what to do about it.
+
+    Examples
+    --------
+    >>> try:
+    ...     check(TextSizes(), "1: a = b goto 7")
+    ... except TextError as error:
+    ...     print(error.line, error.word)
+    1 goto 7
+    """
 
     def __init__(self, line: int, word: str, message: str) -> None:
         quoted = word if len(word) <= tuning.TEXT_QUOTED else word[: tuning.TEXT_QUOTED] + "..."
@@ -74,7 +83,16 @@ class ProgramText:
 
 
 def parse(sizes: TextSizes, text: str) -> ProgramText:
-    """The program and the data of a text; :class:`TextError` if it is not one."""
+    """The program and the data of a text; :class:`TextError` if it is not one.
+
+    Nothing is run: a name that no line writes is refused by :func:`check`.
+
+    Examples
+    --------
+    >>> read = parse(TextSizes(), "1: s = a + 1 goto end  # the next number")
+    >>> read.lines[0].operation, read.words
+    ('+', ('1:', 's =', 'a', '+', '1', 'goto end'))
+    """
     if not isinstance(text, str):
         raise ProgramError(f"a program is a text, got {type(text).__name__}. Pass a str.")
     lines: list[ProgramLine] = []

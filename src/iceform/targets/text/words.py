@@ -115,6 +115,14 @@ class TextSizes:
     letters; ``indices``: how many of i j k l m n p q address arrays; ``cells``: of each array;
     ``positions``: tokens in all; ``tables``: tokens of the prefix after ``<s>``, which a program in
     the weights keeps its numbers in; ``architecture``: "gpt2", or "llama", in float32 only.
+
+    Examples
+    --------
+    >>> sizes = TextSizes(scalars=3, arrays=1, indices=0, cells=2)
+    >>> sizes.scalar_names, sizes.array_names
+    (('a', 'b', 'c'), ('A',))
+    >>> sizes.words[sizes.ids["A[1]"]].cell
+    1
     """
 
     format: NumberFormat = NumberFormat()  # noqa: RUF009 - frozen

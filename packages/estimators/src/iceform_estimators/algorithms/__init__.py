@@ -5,14 +5,12 @@ package that defines a subclass appears wherever these do.
 """
 
 from iceform_estimators.algorithms.components import PCA
-from iceform_estimators.algorithms.elastic_net import ElasticNet, soft_threshold
+from iceform_estimators.algorithms.elastic_net import ElasticNet, Lasso, soft_threshold
 from iceform_estimators.algorithms.expectile import Expectile
 from iceform_estimators.algorithms.huber import Huber
 from iceform_estimators.algorithms.index_codes import IndexCodes
 from iceform_estimators.algorithms.kernel import KernelRegression
-from iceform_estimators.algorithms.lasso import Lasso
 from iceform_estimators.algorithms.linear import LinearClassifier, LinearModel, fitted
-from iceform_estimators.algorithms.linear_regression import LinearRegression
 from iceform_estimators.algorithms.logistic import Logistic
 from iceform_estimators.algorithms.neighbours import KNeighbors, KNeighborsVote, sharpest
 from iceform_estimators.algorithms.perceptron import Perceptron
@@ -28,7 +26,7 @@ from iceform_estimators.algorithms.record import (
     setting,
 )
 from iceform_estimators.algorithms.recursive_least_squares import Recursion
-from iceform_estimators.algorithms.ridge import Ridge
+from iceform_estimators.algorithms.ridge import LinearRegression, Ridge
 from iceform_estimators.algorithms.svm import LinearSVM
 from iceform_estimators.machine import MachineProgram
 

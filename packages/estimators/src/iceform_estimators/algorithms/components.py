@@ -112,7 +112,9 @@ class PCA(EstimationAlgorithm):
         most = min(rows, dim)
         k = most if self.n_components is None else self.n_components
         if k > most:
-            raise ProgramError(f"n_components = {k} exceeds min(samples, features) = {most}")
+            raise ProgramError(
+                f"n_components = {k} exceeds min(samples, features) = {most}; ask for fewer"
+            )
         return k
 
     def opening(self, machine: MachineRun, source: Source) -> LookUps:

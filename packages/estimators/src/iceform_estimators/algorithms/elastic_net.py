@@ -1,4 +1,4 @@
-r"""The elastic net: a gradient by one prompt, a soft threshold by another.
+r"""The elastic net, and the lasso: a gradient by one prompt, a soft threshold by another.
 
 .. math:: \min_w \frac{1}{2n} \|Xw + b - y\|^2 + \alpha\rho \|w\|_1 + \frac{\alpha(1-\rho)}{2}
    \|w\|^2
@@ -52,7 +52,9 @@ from iceform_estimators.tuning import (
     PEER_TOLERANCE,
     PENALTY_SLIDER,
     ROUNDED,
+    ROUNDS,
     SLACK,
+    TRIES,
 )
 
 _HOST = (
@@ -62,9 +64,8 @@ _HOST = (
     "steps on the support, cut short where a coefficient would change its sign",
 )
 _BURST = 25  # proximal passes between attempts to finish on the support
-_POLISH = 6  # passes of one attempt at most
+_POLISH = _BURST // TRIES  # passes of one attempt at most
 _LEVEL = 2.0**10  # in thresholds: far beyond the kinks, as on the playground's page
-_SWAPS = 200  # coefficients that may enter or leave in one attempt
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,37 @@ class ElasticNet(LinearModel):
             return inside
         problem = self.problem(machine, source)
         return sparse_result(self, problem, self.thresholds(problem.scaling))
+
+
+@dataclass(frozen=True)
+class Lasso(ElasticNet):
+    r"""Lasso, :math:`\min \frac{1}{2n} \|Xw + b - y\|^2 + \alpha\|w\|_1`.
+
+    Parameters
+    ----------
+    alpha
+        The penalty.
+    positive, fit_intercept, tol, max_passes, precondition, solver, bound, label_bound
+        As for :class:`ElasticNet`.
+
+    Examples
+    --------
+    >>> from iceform_estimators import Machine
+    >>> X, y = torch.tensor([[-1.0], [0], [1]]).double(), torch.tensor([-2.0, 0, 2]).double()
+    >>> print(Machine(2).run(Lasso(alpha=0.1), X, y).coef.numpy().round(6))
+    [1.85]
+    """
+
+    name: ClassVar[str] = "lasso"
+    title: ClassVar[str] = "Lasso"
+    says: ClassVar[str] = "Least squares with few coefficients."
+    objective: ClassVar[str] = "min |Xw + b - y|^2 / 2n + alpha |w|_1"
+    estimator: ClassVar[str] = "InContextLasso"
+    peer: ClassVar[Peer | None] = Peer(
+        "sklearn.linear_model.Lasso", settings={"tol": PEER_TOLERANCE, "max_iter": 100_000}
+    )
+
+    l1_ratio: float = field(default=1.0, init=False)
 
 
 def sparse_result(model: LinearModel, problem: LinearProblem, thresholds: Tensor) -> Result:
@@ -242,7 +274,7 @@ class _Proximal:
         free = ~self.stopped
         support, signs = (w != 0) | free, torch.sign(w)
         best = w
-        for _ in range(_SWAPS):
+        for _ in range(2 * ROUNDS):
             if self.problem.passes >= self.max_passes:
                 break
             metric = self._restricted(support)

@@ -25,7 +25,7 @@ from iceform_estimators.machine import ArraySource, Machine, MachineRun, Source
 from iceform_estimators.machine.program import with_terms
 from iceform_estimators.tuning import C_SLIDER, KEPT, ROOM, SMALL
 
-_EACH = 1 << 13  # queries that get a bound each; of more, one for all
+_EACH = KEPT // 8  # queries that get a bound each; of more, one for all
 _WRITTEN = "samples, |x|^2 and labels, and the points that ask"
 
 

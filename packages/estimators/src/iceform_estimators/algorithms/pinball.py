@@ -53,14 +53,15 @@ from iceform_estimators.machine.problem import LinearProblem
 from iceform_estimators.machine.proofs import Proof, prove
 from iceform_estimators.machine.solvers import Solution, minimise
 from iceform_estimators.machine.sources import ArraySource, each, joined, split
-from iceform_estimators.tuning import APART, CLOSE, ROUNDED, SLACK
+from iceform_estimators.tuning import APART, CLOSE, ROUNDED, SLACK, TRIES
 
 _MORE = 4  # times as many samples are looked at as the answer goes through
-_BENT = 0.1  # of its largest curvature: a sample in the corner
-_FEW = 16  # more than there are coefficients: too many to tell which
-_SHARE = 4  # one sample in so many may be exchanged: the passes are to find the others
-_COPIES = 64  # times as many samples as coefficients may lie on the line, all copies of as many
-_REFINED = 4  # times, where R A is the identity up to a half
+BENT = 0.1  # of its largest curvature, or of its width: in the corner
+_FEW = _MORE**2  # more than there are coefficients: too many to tell which
+_SHARE = _MORE  # one sample in so many may be exchanged: the passes are to find the others
+_COPIES = (
+    _MORE**3
+)  # times as many samples as coefficients may lie on the line, all copies of as many
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +80,7 @@ class Vertex:
 def still_open(problem: LinearProblem, w: Tensor) -> bool:
     """Whether far more samples lie in a rounded corner than a line goes through."""
     facts, encoding = problem.curvature, problem.encoding
-    least = _BENT * float(facts.steepest or 0.0)
+    least = BENT * float(facts.steepest or 0.0)
     (bent,) = problem.source.reduce(
         lambda x, y: [(facts.bend(encoding.lines(x, y, w)[1]) > least).sum()]
     )
@@ -117,10 +118,10 @@ def solved(samples: ArraySource, near: Tensor) -> tuple[DoubleDouble, Tensor] | 
     apart = ((inverse @ a - torch.eye(p).to(a)).abs() + rounded).sum(1).max()
     if bool(singular) or not float(apart) < 0.5:
         return None
-    for last in range(_REFINED + 1):
+    for last in range(TRIES + 1):
         rows = DoubleDouble(*(part.expand_as(a) for part in v))
         rest = sub(pair(y), dot(pair(a), rows))
-        if last < _REFINED:
+        if last < TRIES:
             v = add(v, pair(inverse @ rest.double()))
     lost = 16 * SUMMED * (a.abs() @ v.hi.abs() + y.abs())
     off = inverse.abs() @ (rest.hi.abs() + rest.lo.abs() + lost)

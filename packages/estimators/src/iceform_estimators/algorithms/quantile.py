@@ -16,6 +16,7 @@ from iceform_estimators.algorithms.examples import fan
 from iceform_estimators.algorithms.in_memory import in_memory
 from iceform_estimators.algorithms.linear import LinearModel, LinearPredictor, fitted
 from iceform_estimators.algorithms.pinball import (
+    BENT,
     Vertex,
     magnified,
     sharply,
@@ -32,15 +33,14 @@ from iceform_estimators.machine.proofs import Proof, prove
 from iceform_estimators.machine.solvers import Solution, minimise
 from iceform_estimators.machine.sources import ArraySource, Source
 from iceform_estimators.machine.stream import MachineRun
-from iceform_estimators.tuning import CORNER, ROUNDED, SHARE_SLIDER
+from iceform_estimators.tuning import CORNER, PATIENCE, ROUNDED, SHARE_SLIDER
 
 UNIT = "unit"  # the step of a certificate that says what a corner's width is in
-_NARROWER, _SLOWEST = 4.0, 1.05  # by how much at once, at most and at least
-_NARROWEST = 2.0**32  # in all,
-_NARROW = 2.0**10  # and where more than one line is best
-_PASSES = 60  # for one width
+_NARROWER, _SLOWEST = 4.0, 1 + CORNER  # by how much at once, at most and at least
+_NARROWEST = _NARROWER**16  # in all,
+_NARROW = _NARROWER**5  # and where more than one line is best
+_PASSES = 5 * PATIENCE  # for one width
 _WIDER = 3  # turns back at most, for an answer of which more is proven
-_NEAR = 0.1  # corners that a step short enough for the next width may move samples by
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,7 @@ class _Path:
                 start=start,
             )  # fmt: skip
         share = min(1.0, problem.dim / problem.source.rows)
-        near = 0.0 if precise else _NEAR * math.sqrt((model.width or CORNER) * share)
+        near = 0.0 if precise else BENT * math.sqrt((model.width or CORNER) * share)
         return minimise_penalised(
             problem, self.thresholds, tol=model.tol, near=near, max_passes=most, start=start
         )

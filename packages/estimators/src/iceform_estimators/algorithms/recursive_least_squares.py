@@ -10,6 +10,7 @@ w - T (T'g) the map back.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -47,9 +48,9 @@ from iceform_estimators.machine.proofs import (
 )
 from iceform_estimators.machine.sources import each
 from iceform_estimators.machine.stream import IDENTITY
-from iceform_estimators.tuning import PAIRS
+from iceform_estimators.tuning import PAIRS, ROOM
 
-_LEAST = 2.0**-1000  # more than all products together that underflow
+_LEAST = sys.float_info.min * ROOM  # more than all products together that underflow
 _ADDED = each(add, add, torch.add)
 
 

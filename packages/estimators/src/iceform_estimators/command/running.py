@@ -21,9 +21,10 @@ from sklearn.utils._param_validation import InvalidParameterError
 import iceform_estimators
 from iceform.arithmetic import at_most
 from iceform.certificates import Certificate
-from iceform.errors import BoundError, DeviceError, DtypeError, PrecisionError, ProgramError
+from iceform.errors import BoundError, DtypeError, PrecisionError, ProgramError
 from iceform.run import resolve
 from iceform.validation import check_eps
+from iceform_estimators._base import check_device
 from iceform_estimators.algorithms import EstimationAlgorithm, LinearModel
 from iceform_estimators.preparation import Preparation
 from iceform_estimators.tables import TableData
@@ -72,24 +73,13 @@ class RunSettings:
             one.check(one.parse(value))
         resolve(self.backend)
         check_eps(self.eps)
-        _check_device(self.device)
+        check_device(self.device)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         names = ("device", "eps", "test_share", "seed", "unknown", "scale", "backend")
         given = {name: getattr(self, name) for name in names}
         return {"algorithm": self.entry.name, "options": dict(self.options), **given}
-
-
-def _check_device(name: str) -> None:
-    try:
-        device = torch.device(name)
-        torch.zeros(1, dtype=torch.float64, device=device)
-    except (RuntimeError, AssertionError, TypeError) as refused:
-        reason = " ".join(str(refused).split("\n")[0].split())
-        raise DeviceError(f"device {name!r} cannot be used: {reason}; use cpu") from None
-    if device.type == "meta":
-        raise DeviceError("the meta device holds no numbers; use cpu")
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,8 +16,13 @@ import iceform
 from iceform import plots
 from iceform.arithmetic import at_most
 from iceform_estimators.command.console import grid
-from iceform_estimators.demo.algorithms import ComparisonRow, Tick, literal_difference, run_all
-from iceform_estimators.demo.houses import load
+from iceform_estimators.demo.algorithms import (
+    ComparisonRow,
+    Tick,
+    literal_difference,
+    load,
+    run_all,
+)
 from iceform_estimators.demo.program import ProgramDemo, execute
 from iceform_estimators.machine import Machine
 from iceform_estimators.pages import Illustration, illustrate, render_page, write

@@ -27,9 +27,9 @@ from iceform_estimators.machine.sources import (
     one_thread,
     rows_at_once,
 )
+from iceform_estimators.tuning import TRIES
 
 _CPU = torch.device("cpu")
-_RESTARTS = 3  # of a scheduler, in one pass
 
 
 class DaskSource(Source):
@@ -100,7 +100,7 @@ class DaskSource(Source):
 
     def _computed(self, work: _OnWorker) -> tuple[Any, ...]:
         """What the work makes of every chunk."""
-        for left in reversed(range(1 + _RESTARTS)):
+        for left in reversed(range(TRIES)):  # of a scheduler, in one pass
             on_worker = delayed(work, pure=False)
             sent = [on_worker(x, y) for x, y in zip(self._x, self._y, strict=True)]
             try:

@@ -43,11 +43,11 @@ from iceform.arithmetic.double_double import div, pair, two_sum
 from iceform.errors import BoundError, PrecisionError
 from iceform.expressions import Curvature, Loss
 from iceform.tables import Interpolant
-from iceform_estimators.machine.sources import Source, each, split
+from iceform_estimators.machine.sources import HEAVIEST, Source, each, split
 from iceform_estimators.machine.stream import MachineRun, ScalarTable, table_of
 from iceform_estimators.tuning import APART, FAR, SLACK
 
-_MOST = 2.0**200  # of columns and labels
+_MOST = HEAVIEST**2  # of columns and labels
 _LEAST = 1 / _MOST
 _SIZES = (2.0**-260, 2.0**201)  # of scales: as above, and twice a stated bound
 _PENALTIES = (2.0**-300, 2.0**250)

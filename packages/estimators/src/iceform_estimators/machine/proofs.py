@@ -37,7 +37,6 @@ from iceform_estimators.machine.convexity_bounds import (
     nearby,
     returned,
 )
-from iceform_estimators.machine.exact_rank import exactly_dependent
 from iceform_estimators.machine.problem import (
     Encoding,
     LinearProblem,
@@ -48,7 +47,7 @@ from iceform_estimators.machine.problem import (
     spectral_norm,
 )
 from iceform_estimators.machine.sources import Source, each, split
-from iceform_estimators.machine.whitening import Weigh, evenly, sharpened
+from iceform_estimators.machine.whitening import Weigh, evenly, exactly_dependent, sharpened
 from iceform_estimators.tuning import CLOSE, FAR, GROWTHS, PAIRS, SLACK
 
 Enclosed = tuple[Tensor, Tensor, Tensor, Tensor]  # gradient, its rounding, Hessian, its slips

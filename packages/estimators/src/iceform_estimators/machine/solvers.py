@@ -19,12 +19,14 @@ from iceform_estimators.machine.problem import (
     needs_sharpening,
 )
 from iceform_estimators.machine.whitening import evenly, sharpened
-from iceform_estimators.tuning import ACCEPT, PATIENCE, PROGRESS, SMALL, TRIES
+from iceform_estimators.tuning import ACCEPT, PATIENCE, PROGRESS, SMALL, TRIES, WIDEST
 
 PRECONDITIONERS = ("whiten", "diagonal", "none")
 
-_SUFFICIENT = 0.25  # share of the fall, or of the slope, that a shortened Newton step may leave
-_HALVINGS = 40  # of one, where no quadratic above the loss is known
+_SUFFICIENT = (
+    1 / TRIES
+)  # share of the fall, or of the slope, that a shortened Newton step may leave
+_HALVINGS = round(math.log2(WIDEST))  # of one, where no quadratic above the loss is known
 _FAR = 8  # times another share
 _LEAP = 1 / SMALL  # in the metric of the start, of a Newton step: beyond, l'' has vanished
 

@@ -42,6 +42,7 @@ from torch import Tensor
 from iceform.arithmetic.double_double import DoubleDouble, add
 from iceform.errors import BoundError, DtypeError, IntegrityError, ShapeError
 from iceform.validation import check_size, plain_tensor
+from iceform_estimators.tuning import PAIRS
 
 # One chunk (x, y) to a sequence of tensors, and how those of two chunks become one.
 Task = Callable[[Tensor, Tensor], Sequence[Tensor]]
@@ -197,10 +198,10 @@ def merged(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
 
 # Entries of a chunk. On a CPU it and what is computed from it stay in a core's cache.
 _ENTRIES = {"cpu": 1 << 15}
-_ENTRIES_ELSEWHERE = 1 << 23
+_ENTRIES_ELSEWHERE = PAIRS // 2
 _FEWEST_ROWS = 256
-_HEAVIEST = 2.0**100  # of weights: products stay normal numbers
-_LIGHTEST = 1 / _HEAVIEST
+HEAVIEST = 2.0**100  # of weights: products stay normal numbers
+_LIGHTEST = 1 / HEAVIEST
 _GROUP = 64  # chunks that are combined one after the other, before the groups are
 
 
@@ -386,10 +387,10 @@ def _checked_weights(weights: Tensor, y: Tensor) -> Tensor:
     some = weights[weights > 0]
     if not len(some):
         raise BoundError("all weights are 0: nothing is left to learn from; give some above 0")
-    if not (float(some.min()) >= _LIGHTEST and float(some.max()) <= _HEAVIEST):
+    if not (float(some.min()) >= _LIGHTEST and float(some.max()) <= HEAVIEST):
         raise BoundError(
             f"weights are 0 and {float(some.min()):.3g} to {float(some.max()):.3g}, certified are "
-            f"0 and {_LIGHTEST:.1e} to {_HEAVIEST:.1e}; divide them by a power of two, or give 0"
+            f"0 and {_LIGHTEST:.1e} to {HEAVIEST:.1e}; divide them by a power of two, or give 0"
         )
     return weights
 

@@ -63,9 +63,9 @@ from iceform.validation import (
 )
 from iceform_estimators.machine.program import MachineProgram
 from iceform_estimators.machine.sources import ArraySource, Source
-from iceform_estimators.tuning import WIDEST
+from iceform_estimators.tuning import SATURATED, WIDEST
 
-_NARROWEST = 2.0**-6
+_NARROWEST = 1 / SATURATED
 # A function that bends within some width gets tokens that crowd there on ranges wider than this.
 _WIDE = 16.0
 _ORDINARY = 2.0**60  # values up to this, and from its inverse, are averaged as they are

@@ -16,8 +16,6 @@ from iceform.targets.text.proof.numbers import SOFTMAX, NumberProof
 from iceform.targets.text.proof.stream import NORM, LayerMaps
 from iceform.targets.text.words import FUNCTIONS
 
-FIRST_NUMBERS = 4  # the layer from which on heads carry numbers, not codes
-
 
 class HeadProof(NumberProof):
     """Layer after layer: the margin of every head, and what its output is off by."""
@@ -30,7 +28,8 @@ class HeadProof(NumberProof):
         k, k_error = self.row_errors(maps, "k")
         errors = self.logit_errors(number, q, q_error, k, k_error).view(-1, size)
         self._unread(number, maps)
-        if number >= FIRST_NUMBERS:
+        self._carries_numbers |= self.design.layers[number][0].role.startswith("read ")
+        if self._carries_numbers:
             self._check_carried(number, maps)
         for index, head in enumerate(self.design.layers[number]):
             self._head(number, index, head, errors[index])

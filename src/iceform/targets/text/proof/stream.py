@@ -47,6 +47,7 @@ class StreamProof:
         self.leaks: dict[tuple[int, int], float] = {}
         self.unbalanced = 0.0  # bound of the sum over a token's places
         self.backs: dict[int, float] = {}
+        self._carries_numbers = False  # from the layer on that reads operands; codes before
         self._maps: dict[int, LayerMaps] = {}  # of the layer at hand
 
     def fail(self, reason: str) -> None:
