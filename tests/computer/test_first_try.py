@@ -8,7 +8,6 @@ from tests.computer.forty_algorithms import CASES, ran
 
 REFUSED = {
     "secant": "contains 0",  # a divisor of either sign
-    "golden_section": "of a tie",
     "levenberg_marquardt": "of a tie",  # losses that hardly differ any more
     "jacobi_rotation": "not a word",  # atan2
 }
