@@ -767,8 +767,8 @@ class _SoftmaxNode(NodeOperation):
     r"""Over the last axis.
 
     Along a segment l - t e the weights have :math:`p_i'' = p_i ((e_i - \bar e)^2 - \mathrm{Var})`,
-    mean and variance by p, and with |e| <= m they grow by at most e^{2m}. Logits that are certainly
-    746 below the largest weigh nothing.
+    mean and variance by p, and with |e| <= m they grow by at most e^{2m}. Logits so far
+    below the largest that e^x underflows weigh nothing.
     """
 
     name = "softmax"
