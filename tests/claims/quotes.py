@@ -251,7 +251,7 @@ STATED: list[tuple[str, str, str, list[str]]] = [
     ("docs/notebooks/*", "theirs", "rows of scikit-learn's diabetes", ["442"]),
     ("docs/notebooks/own_table.ipynb", "defined", "a penalty in a command", ["0.001"]),
     ("docs/notebooks/own_loss.ipynb", "defined", "its loss", ["nine times as bad", "0.9", "0.1"]),
-    ("CONTRIBUTING.md", "asserted", "estimator_tests/test_path.py", ["25 once", "43 in"]),
+    ("CONTRIBUTING.md", "asserted", "estimator_tests/test_path.py", ["26 once", "43 in"]),
     ("docs/how_it_works.md", "defined", "where float64's exponential is 0", ["746"]),
     ("docs/export.md", "defined", "digits of a SHA-256", ["64"]),
     ("docs/comparison.md", "theirs", "Loom's opcodes, TracrBench's programs", ["22", "121"]),
