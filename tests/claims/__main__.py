@@ -5,6 +5,9 @@ numbers whose sources also have their neighbours, and lets go of lost ones.
 """
 
 import sys
+from pathlib import Path
+
+sys.path += map(str, Path(__file__).parents[2].glob("packages/*"))  # their tests have sources too
 
 from tests.claims.check import claims, loose, lost, unbound, words_around
 from tests.claims.scan import ROOT, pages

@@ -94,6 +94,13 @@ class Instruction:
 
     ``when`` is 0, or +1 / -1 for the two sides of a branch; ``note`` says in words what it does and
     ``line`` is the line of the source that asked for it (0: none).
+
+    Examples
+    --------
+    >>> from iceform.computer.library import gradient_descent
+    >>> first, *_ = ice.compile(gradient_descent, dim=2, samples=4).assembly.instructions
+    >>> first.address, first.next
+    (0, 1)
     """
 
     address: int

@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from iceform import cli
 from iceform.arithmetic import at_most
 from iceform.errors import IntegrityError, ProgramError
 from iceform.heads import LookUpLayout
@@ -223,6 +224,15 @@ def test_the_records_name_what_exists():
         if kind.peer is not None:
             module, _, name = kind.peer.path.rpartition(".")
             assert hasattr(importlib.import_module(module), name), kind.peer.path
+
+
+def test_a_command_is_the_one_that_is_given(capsys, monkeypatch):
+    """Whatever the process was started with."""
+    monkeypatch.setattr("sys.argv", ["pytest"])
+    assert cli.main(["list", "--json"]) == 0
+    assert "algorithms" in json.loads(capsys.readouterr().out)
+    assert cli.main(["inspect", "houses.csv"]) == 2
+    assert "iceform inspect is gone" in capsys.readouterr().err
 
 
 def test_the_list(data):

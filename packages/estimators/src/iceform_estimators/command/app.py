@@ -31,11 +31,6 @@ def all_options() -> dict[str, Option]:
     return {one.name: one for one in reversed(every)}
 
 
-def main(words: Sequence[str]) -> int:
-    """Run the command that ``iceform`` was called with, and return its exit status."""
-    return command([sys.argv[1], *words])
-
-
 def command(words: Sequence[str]) -> int:
     """Run one command, its name first: 0 done, 2 what a user can mend, 130 after Ctrl-C.
 
@@ -299,3 +294,14 @@ def write_all(contents: Mapping[Path, bytes]) -> None:
     except OSError as failed:
         named = failed.filename or ", ".join(map(str, contents))
         raise IntegrityError(f"{named} cannot be written: {failed.strerror}") from None
+
+
+def _entry(name: str) -> Callable[[Sequence[str]], int]:
+    """What ``iceform NAME`` calls with the words behind the name."""
+    return lambda words: command([name, *words])
+
+
+# The entry points in pyproject.toml.
+run_command, list_command, explain_command, inspect_command, demo_command = map(
+    _entry, ("run", "list", "explain", "inspect", "demo")
+)
