@@ -97,10 +97,11 @@ class Instruction:
 
     Examples
     --------
-    >>> from iceform.computer.library import gradient_descent
-    >>> first, *_ = ice.compile(gradient_descent, dim=2, samples=4).assembly.instructions
-    >>> first.address, first.next
-    (0, 1)
+    >>> from iceform.computer.library import EXAMPLES
+    >>> program = EXAMPLES["logistic"].compile()
+    >>> first, *_ = program.assembly.instructions
+    >>> first.address, first.next, first.note
+    (0, 1, 'another turn?')
     """
 
     address: int
