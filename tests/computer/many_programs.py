@@ -8,7 +8,7 @@ example; one in ten has the words of the first edition alone, and one in ten blo
 
 What was found is kept in a file, which a second call goes on with. It has the seeds of what was
 violated, counts of what was refused, and in how many programs each construct was. The exit status
-says whether anything was violated.
+says whether anything was violated. Two processes share a campaign by ranges of seeds, and --join.
 """
 
 from __future__ import annotations
@@ -263,6 +263,19 @@ class Campaign:
             key = "most certified / actual"
             kept[key] = _counted(kept[key], [digits])
 
+    def join(self, path: Path) -> None:
+        """Add a campaign whose seeds follow on this one's."""
+        own, other = self.kept, json.loads(path.read_text(encoding="utf-8"))
+        following = own["first"] + own["programs"]
+        if other["first"] != following:
+            raise SystemExit(f"{path} begins at seed {other['first']}, not at {following}")
+        for key, value in other.items():
+            if isinstance(value, dict):
+                own[key] = _counted(own[key], value)
+            elif key != "first":
+                own[key] += value
+        self.save()
+
     def save(self) -> None:
         """Replace the file."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -271,7 +284,7 @@ class Campaign:
         beside.replace(self.path)
 
 
-def _counted(known: Mapping[str, int], found: list[str]) -> dict[str, int]:
+def _counted(known: Mapping[str, int], found: Mapping[str, int] | list[str]) -> dict[str, int]:
     return dict(sorted((Counter(known) + Counter(found)).items()))
 
 
@@ -282,9 +295,12 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=6_000_000, help="seed of the first program")
     parser.add_argument("--seconds", type=float, default=math.inf, help="after which to stop")
     parser.add_argument("--kept", type=Path, default=KEPT, help="the file")
+    parser.add_argument("--join", type=Path, help="another file, whose seeds follow on this one's")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     campaign = Campaign(asked.kept, asked.first)
+    if asked.join is not None:
+        campaign.join(asked.join)
     campaign.go_on(asked.count, asked.seconds)
     print(json.dumps(campaign.kept))
     return 1 if campaign.kept["violated"] else 0
