@@ -22,6 +22,8 @@ TABLE = {
         "text": "iceform.targets.text.from_program:text_of",
         "trainable": "iceform.lab.model:write_trainable",
     },
+    # What reads a folder whose files are not those of a saved thing, by the word for its kind.
+    "folders": {"target": "iceform.targets:load"},
     # Classes of saved things, by the word for them in a folder's config.json.
     "kinds": {
         "Emulator": "iceform.paper:Emulator",

@@ -155,6 +155,9 @@ def read(path: str | Path, **options: Any) -> Any:
     """
     folder = path_of(path)
     stored = store.read_folder(folder, (_CONFIG, _CARD))
+    reader = extensions.find("folders", stored.kind)
+    if reader is not None:
+        return reader(folder)
     try:
         return unpacked(stored.kind, stored.content, stored.tensors, **options)
     except ProgramError:

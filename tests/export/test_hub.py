@@ -279,3 +279,12 @@ def test_tensors_are_plain(tmp_path):
     with safe_open(folder / "model.safetensors", "pt") as file:
         names = list(file.keys())
     assert "layers.0.self_attn.in_proj.weight" in names
+
+
+def test_a_folder_of_a_stock_model_is_loaded_as_any_other(tmp_path):
+    spec = ice.targets.LinearDescent(dim=1, steps=2)
+    ice.targets.write("gpt2", spec, tmp_path / "descent")
+    model = ice.load(tmp_path / "descent")
+    x, y = torch.tensor([[1.0], [0.5]]).double(), torch.tensor([0.5, 0.25]).double()
+    given, own = (ice.targets.contribution(one, x, y, head=0) for one in (model, spec))
+    assert (model.spec, given.value) == (spec, own.value)

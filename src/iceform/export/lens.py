@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from iceform import pretrained
 from iceform.errors import ProgramError
 from iceform.export.inspectable import Point, build_points, head_named, run_blocks, runner_for
 from iceform.networks import InContext
@@ -51,16 +53,22 @@ def nnsight(thing: Any) -> Any:
     Parameters
     ----------
     thing
-        A stock folder (what ``program.to`` or ``targets.write`` gave), an emulator, a frozen
-        network, or a network in context.
+        A stock folder (its path, or what ``program.to`` or ``targets.write`` gave), an emulator, a
+        frozen network, or a network in context.
     """
     try:
         from nnsight import NNsight  # type: ignore[import-untyped]
     except ImportError:
         raise ProgramError("nnsight is missing: pip install 'iceform[interp]'") from None
+    thing = _opened(thing)
     if isinstance(thing, StockModel | StockProgram):
         return NNsight(network(_folder(thing)))
     return NNsight(thing.model if isinstance(thing, InContext) else _HookedNetwork(thing))
+
+
+def _opened(thing: Any) -> Any:
+    """What a path leads to; anything else as it is."""
+    return pretrained.read(thing) if isinstance(thing, str | Path) else thing
 
 
 def _folder(thing: StockModel | StockProgram) -> StockModel:
@@ -93,15 +101,15 @@ def transformer_lens(thing: Any) -> Any:
     Parameters
     ----------
     thing
-        A stock folder (what ``program.to`` or ``targets.write`` gave), an emulator, a frozen
-        network, or a network in context.
+        A stock folder (its path, or what ``program.to`` or ``targets.write`` gave), an emulator, a
+        frozen network, or a network in context.
     """
     try:
         from transformer_lens import ActivationCache, HookedRootModule
         from transformer_lens.hook_points import HookPoint
     except ImportError:
         raise ProgramError("transformer-lens is missing: pip install 'iceform[interp]'") from None
-
+    thing = _opened(thing)
     if isinstance(thing, StockModel | StockProgram):
         return _bridge(_folder(thing))
 

@@ -56,7 +56,7 @@ class Contribution:
 
 
 def contribution(
-    spec: Target, x: Tensor, y: Tensor, head: int, *, layer: int = -1, repeat: int | None = None,
+    spec: Any, x: Tensor, y: Tensor, head: int, *, layer: int = -1, repeat: int | None = None,
     attention: str = "any", **parameters: Any,
 ) -> Contribution:  # fmt: skip
     """What one head adds to the answer for these data, with a bound of how well that is known.
@@ -64,7 +64,7 @@ def contribution(
     Parameters
     ----------
     spec
-        The target; of a program, pass ``program=`` too.
+        A target, or a folder of one: what ``program.to``, ``write`` or ``load`` gave.
     x, y
         The samples.
     head, layer
@@ -87,6 +87,7 @@ def contribution(
     >>> bool((found.answer + found.value - spec.reference(x, y)).abs() <= found.error)
     True
     """
+    spec = getattr(spec, "spec", spec)
     layers = len(spec.design.layers)
     if not (0 <= head < spec.design.heads and -layers <= layer < layers):
         raise ShapeError(
