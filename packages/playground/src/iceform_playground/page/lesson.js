@@ -14,7 +14,7 @@ export const LESSON = [
       + 'their values, averaged with it, give the logistic curve at z. Move z, and the bars follow.'] },
   { title: 'Temperature', inside: true, state: { algorithm: 'logistic', preset: 'blobs', panel: 'lookup', tokens: 33, regime: 'hard', sharpness: 12, z: 0.3 },
     says: () => ['How sharply z looks is the sharpness c, an inverse temperature. Cold (hard, as in the paper), and only the nearest token counts: a staircase. '
-      + 'At a moderate temperature (spectral), with values chosen for it, the same tokens give digit after digit. Lower the sharpness, and watch the stairs melt.'] },
+      + 'At a moderate temperature (spectral), with values chosen for it, the same tokens give digit after digit. Lower it: the stairs melt, and then the curve bends.'] },
   { title: 'Tokens buy digits', inside: true, state: { algorithm: 'logistic', preset: 'blobs', panel: 'rate', tokens: 33 },
     says: () => ['The error against the number of grid tokens, measured and proven. The paper’s regime falls as one over the tokens, the spectral one exponentially: '
       + 'that is what makes look-ups precise enough to be put on top of each other.'] },
