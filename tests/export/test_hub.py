@@ -15,7 +15,7 @@ from torch import nn
 
 import iceform as ice
 from iceform import store
-from iceform.errors import IntegrityError, ProgramError
+from iceform.errors import IntegrityError, ProgramError, TargetError
 from iceform.export import from_pretrained, save_pretrained
 from iceform.networks import InContext, MeanPooling, in_context
 from iceform.paper.library import PromptLibrary, RidgePrompts
@@ -288,3 +288,5 @@ def test_a_folder_of_a_stock_model_is_loaded_as_any_other(tmp_path):
     x, y = torch.tensor([[1.0], [0.5]]).double(), torch.tensor([0.5, 0.25]).double()
     given, own = (ice.targets.contribution(one, x, y, head=0) for one in (model, spec))
     assert (model.spec, given.value) == (spec, own.value)
+    with pytest.raises(TargetError, match="got str; read a folder"):
+        ice.targets.contribution(str(tmp_path / "descent"), x, y, head=0)

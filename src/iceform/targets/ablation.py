@@ -18,7 +18,7 @@ from torch import Tensor
 
 from iceform import tuning
 from iceform.arithmetic.units import OUTWARD_MOST, UNIT
-from iceform.errors import ShapeError
+from iceform.errors import ShapeError, TargetError
 from iceform.heads.design import mirrored
 from iceform.targets.architectures import architecture
 from iceform.targets.enclosed import Ball, EnclosedNetwork, Prompted
@@ -88,6 +88,11 @@ def contribution(
     True
     """
     spec = getattr(spec, "spec", spec)
+    if not isinstance(spec, Target):
+        raise TargetError(
+            f"contribution takes a target or a folder of one, got {type(spec).__name__}; read a "
+            "folder by iceform.load"
+        )
     layers = len(spec.design.layers)
     if not (0 <= head < spec.design.heads and -layers <= layer < layers):
         raise ShapeError(
