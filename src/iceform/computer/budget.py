@@ -54,6 +54,7 @@ from iceform.computer.piecewise_linear import STEEPEST
 from iceform.computer.ranges import ProgramDomain, Ranges
 from iceform.computer.rounding import argument_rounding, instruction_rounding, others_weigh
 from iceform.computer.virtual import (
+    LARGEST,
     Curve,
     JumpCurve,
     Read,
@@ -527,6 +528,10 @@ class _Errors:
             return components * error + _times(others, self._beyond(read))
         if read.how == "like" and self.before is not None:
             asks, size = self.off.get(self.before, 0.0), read.register.range.size
+            if read.apart == math.inf:  # the largest value, which the average is below by so much
+                below = self.samples / (math.e * LARGEST)
+                turned = math.tanh(self.width * asks * (size + error) / 2) if asks else 0.0
+                return error if self.linear else error + below + 2 * (size + error) * turned
             moved = self.width * (self.before.range.size * error + size * asks + asks * error)
             moved = math.inf if math.isnan(moved) else moved
             if self.plain:

@@ -181,15 +181,19 @@ class Program:
         return interpret(self.assembly, X, targets, given, exact=exact, width=width)
 
     def enclosed(
-        self, X: Tensor, y: Tensor | None, computed: Mapping[str, Tensor], **settings: Any
-    ) -> ExactDistance:
-        """The distance of computed answers from the exact ones, in ball arithmetic."""
+        self, X: Tensor, y: Tensor | None, computed: Mapping[str, Tensor], eps: float = 0.0,
+        **settings: Any,
+    ) -> ExactDistance:  # fmt: skip
+        """The distance of computed answers from the exact ones, in ball arithmetic.
+
+        A comparison that came too near to a tie is refused where answers are off by more than eps.
+        """
         given = self._given(X, y, settings)
         columns = {
             n: v[..., None] if self.graph.outputs[n].width is None else v
             for n, v in computed.items()
         }
-        return enclose(self.graph, self.ranges, self.fused.gaps, given, columns)
+        return enclose(self.graph, self.ranges, self.fused.gaps, given, columns, eps)
 
     def certify(
         self, dtype: torch.dtype = torch.float64, backend: str = "auto", **settings: Any

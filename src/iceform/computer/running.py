@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,13 +43,15 @@ def run(
     outputs = {name: execution.outputs[name] for name in program.graph.outputs}
     found = {name: value.double() for name, value in outputs.items()}
     enclosure = enclosure_of(
-        program, x, targets, found, settings, computer.dtype, execution.backend
+        program, x, targets, found, settings, computer.dtype, execution.backend, program.eps
     )
     if enclosure is not None and computer.dtype == torch.float64:
         _warn(program, enclosure.error, max(float(v.abs().max()) for v in found.values()))
     return Result(
         next(iter(outputs.values())),
-        certificate=_certificate(computer, program, execution.backend, settings),
+        certificate=_but_for_ties(
+            _certificate(computer, program, execution.backend, settings), enclosure
+        ),
         attestation=execution.attestation,
         ledger=_ledger(execution),
         passes=execution.cycles,
@@ -69,6 +72,21 @@ def _certificate(
         return program, program.certified_on(width, computer.dtype, backend, settings)[0]
 
     return computer.certificates.get((id(program), backend, *numbers), found)[1]
+
+
+_NEAR = "came nearer to a tie than its table tells apart"
+
+
+def _but_for_ties(known: Certificate, enclosure: Enclosure | None) -> Certificate:
+    """What is known of a run before the fact: nothing, where a comparison came too near to a tie.
+
+    The bound rests on comparisons that are decided as in the exact program.
+    """
+    ties = {} if enclosure is None else {k: v for k, v in enclosure.domain.items() if v == _NEAR}
+    if not ties:
+        return known
+    terms = dict.fromkeys(known.terms, math.inf)
+    return replace(known, error=math.inf, terms=terms, domain={**known.domain, **ties})
 
 
 def _warn(program: Program, error: float, size: float) -> None:
@@ -115,6 +133,7 @@ def enclosure_of(
     settings: Mapping[str, Any],
     dtype: torch.dtype,
     backend: str,
+    eps: float = 0.0,
 ) -> Enclosure | None:
     """After the fact: the proven distance of answers from the exact program's, on these data.
 
@@ -126,6 +145,9 @@ def enclosure_of(
         Its answers by name, in float64.
     dtype, backend
         Of the run.
+    eps
+        What an answer may be off by although a comparison came nearer to a tie than its table
+        tells apart; else that is refused.
 
     Returns
     -------
@@ -146,7 +168,7 @@ def enclosure_of(
     if not available():
         return None
     if all(bool(torch.isfinite(value).all()) for value in found.values()):
-        exact = program.enclosed(x, y, found, **settings)
+        exact = program.enclosed(x, y, found, eps, **settings)
         step, domain = _step(exact), _domain(exact)
     else:
         step = DerivationStep(
@@ -178,6 +200,7 @@ def _domain(exact: ExactDistance) -> dict[str, float | str]:
         f"comparison in line {line}": f"came no nearer to a tie than {at_least(nearest, '.3g')}"
         for line, nearest in exact.nearest.items()
     }
+    domain |= {f"comparison in line {line}": _NEAR for line in exact.near}
     if exact.turns:
         domain["turns of data-dependent loops"] = str(exact.turns)
     return domain

@@ -52,6 +52,7 @@ from iceform.program import Node, Range, SourceLine
 
 _LARGEST_CURVE = 256  # operations of one look-up's function: a chain of products doubles them
 _SURE = 0.3  # sharpness times gap of a comparison that is looked up twice
+_BESIDE = 2.0**-5  # sharpness times the distance from 0 of where it jumps
 # Sharpness times gap of what decides a branch: FLAG is within 2 e^-12 < 2^-10 of +-1.
 _DECIDED = 6.0
 _HALF_WAY = 0.25  # from a half, where counters are, or from 0 and 1, to where it is decided
@@ -374,14 +375,21 @@ class Selector:
         return of_register(out)
 
     def comparison(self, node: Node) -> Pending:
-        """1 where the argument is positive, else 0."""
+        """1 where the argument is positive, else 0; of 0 itself, what the comparison says.
+
+        So the jump lies beside 0, where 0 is still on the side on which it belongs when it is off
+        by a little.
+        """
         argument = node.args[0]
         alpha, constant, base, span = self._looked_up(self.form(argument), argument, node.samples)
         at = -constant / alpha
         reach = max(abs(span.low - at), abs(span.high - at), 2.0**-60)
         sharpness = 2.0 ** (math.frexp(STEEPEST / reach)[1] - 1)
         height = 0.5 if alpha > 0 else -0.5
-        self.gaps[node] = above(Fraction(_SURE) / Fraction(sharpness) * abs(Fraction(alpha)))
+        beside = (-_BESIDE if node.attr else _BESIDE) / sharpness
+        at += beside if alpha > 0 else -beside
+        apart = (Fraction(_SURE) + Fraction(_BESIDE)) / Fraction(sharpness)
+        self.gaps[node] = above(apart * abs(Fraction(alpha)))
         return Pending(StepCurve(at, sharpness, _SURE / sharpness, 0.5, height), base, span)
 
     def nearest(self, node: Node) -> Pending:

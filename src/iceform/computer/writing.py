@@ -27,11 +27,10 @@ from iceform.arithmetic.intervals import above
 from iceform.arithmetic.units import UNIT
 from iceform.computer.graph import Block, Graph, Loop, refuse
 from iceform.computer.instructions import Write
-from iceform.computer.piecewise_linear import piecewise_linear
+from iceform.computer.piecewise_linear import STEEPEST, piecewise_linear
 from iceform.computer.ranges import Ranges
 from iceform.computer.tables import low_degree
 from iceform.computer.virtual import (
-    DECISIVE,
     PLAIN_SIZE,
     Curve,
     FunctionPair,
@@ -55,8 +54,9 @@ from iceform.computer.virtual import (
 )
 from iceform.program import Node, Range, SourceLine
 
-# A comparison that is a value is looked up twice: tanh(0.3) > 0.29 is made 1 by 64 times the slope.
-_AGAIN = StepCurve(0.0, DECISIVE, 0.29, 0.0, 1.0)
+# A comparison that is a value is looked up twice: tanh(0.3) > 0.29 is made 1 by 64 times the slope
+# for certain, and what is nearer to a tie by a steeper one most likely.
+_AGAIN = StepCurve(0.0, STEEPEST, 0.29, 0.0, 1.0)
 
 
 @dataclass(frozen=True)
