@@ -47,6 +47,7 @@ from iceform.computer.values import (
     applied,
     checked_value,
     emit,
+    extremes_known,
     filled_like,
     hot,
     is_number,
@@ -621,10 +622,11 @@ class Algorithm:
         scope = EagerScope(Exact(len(x)))
         given = self.values(x.shape[1], settings)
         data = (Value(scope, x, True, x.shape[1]), Value(scope, targets[:, None], True, None))
-        returned = self.function(
-            *data[: self.data],
-            **{n: Value(scope, v, False, self._width(n, x.shape[1])) for n, v in given.items()},
-        )
+        with extremes_known(self.function):
+            returned = self.function(
+                *data[: self.data],
+                **{n: Value(scope, v, False, self._width(n, x.shape[1])) for n, v in given.items()},
+            )
         return _unpacked(returned)
 
     def _width(self, name: str, d: int) -> int | None:
@@ -641,7 +643,8 @@ class Algorithm:
                     fill = [default.value] * (self._width(name, len(x)) or 1)
                     default = lifted(fill if isinstance(default.value, float) else default.value, x)
                 given[name] = settings.get(name, default)
-        return self.function(*(x, y)[: self.data], **given)
+        with extremes_known(self.function):
+            return self.function(*(x, y)[: self.data], **given)
 
 
 def _setting(parameter: Parameter, given: Any, dim: int) -> Tensor:

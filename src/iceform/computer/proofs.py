@@ -183,7 +183,7 @@ def enclose(
                 size = max(1.0, *(float(value.abs().max()) for value in computed.values()))
                 for node in ties:
                     if node.op == "whole" or not distance <= eps * size:
-                        raise _tie(node, balls.nearest[node], gaps[node])
+                        raise _tie(node, balls.nearest[node], gaps[node], distance)
                 nearest = {_line(n): v for n, v in balls.nearest.items()}
                 lines = tuple(map(_line, ties))
                 return ExactDistance(distance, radius, bits, nearest, balls.turns, lines)
@@ -260,7 +260,7 @@ def _ties(balls: Balls, gaps: Mapping[Node, float]) -> list[Node]:
     return near
 
 
-def _tie(node: Node, nearest: float, gap: float) -> PrecisionError:
+def _tie(node: Node, nearest: float, gap: float, distance: float) -> PrecisionError:
     """The refusal of one."""
     if node.op == "whole":
         message = (
@@ -271,8 +271,8 @@ def _tie(node: Node, nearest: float, gap: float) -> PrecisionError:
     else:
         message = (
             f"a comparison came within {nearest:.3g} of a tie, its table tells values "
-            f"{at_most(gap, '.3g')} apart, and the answer is not within eps; change the data or "
-            "what they are compared with, or narrow the "
+            f"{at_most(gap, '.3g')} apart, and the answer is off by {at_most(distance, '.2g')}; "
+            "change the data or what they are compared with, or narrow the "
             "range: the domain, bounds={...} of a name, ice.bounded of a value; where a sample "
             "meets itself, leave it a gap: u < v - 1e-4"
         )

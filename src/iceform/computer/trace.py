@@ -31,7 +31,7 @@ from iceform.computer.graph import (
     source_line,
 )
 from iceform.computer.surroundings import Snapshot, Surroundings, instruction, live
-from iceform.computer.values import Value, is_number, leaf
+from iceform.computer.values import Value, extremes_known, is_number, leaf
 from iceform.computer.whole_numbers import decide_half_way
 from iceform.program import Node, SourceLine
 
@@ -176,7 +176,8 @@ class _Turns:
         """Called before every run of the body and after the last."""
         self.rounds += 1
         names = dict(_leaves(frame.f_locals))
-        for name in [n for n, value in names.items() if isinstance(value, Turn)]:
+        own = self.number  # of an outer loop's turn it is a value like any other
+        for name in [n for n, value in names.items() if own is not None and value is own]:
             self._number(name)
             del names[name]
         if self.rounds == 0:
@@ -443,7 +444,7 @@ def _traced(
         for p in parameters.values()
     }
     try:
-        with around:
+        with extremes_known(function), around:
             returned = function(*(x, y)[:data], **settings)
     except AttributeError as error:
         raise _unknown_word(error) from error

@@ -13,6 +13,7 @@ import builtins
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from functools import partial, reduce, update_wrapper
 from itertools import accumulate
@@ -511,25 +512,30 @@ def with_extremes(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same function, whose ``max`` and ``min`` take values too.
 
     Python's ask which of two is larger while the program is being written. A function looks names
-    up in its builtins last, and gets other ones only by being made anew.
+    up in its builtins last, and gets other ones only by being made anew. Those that it makes when
+    it is called, such as comprehensions, take theirs from its globals: see :func:`extremes_known`.
     """
     if not isinstance(function, FunctionType):
         return function
-    code, scope = function.__code__, function.__globals__
-    names = [n for n in _EXTREMES if n in code.co_names and n not in scope]
-    if not names:
-        return function
-    before = scope["__builtins__"]
-    known = before if isinstance(before, dict) else vars(before)
-    scope["__builtins__"] = {**known, **{n: _EXTREMES[n] for n in names}}
-    try:
-        made = FunctionType(code, scope, function.__name__, function.__defaults__,
-                            function.__closure__)  # fmt: skip
-    finally:
-        scope["__builtins__"] = before
+    with extremes_known(function):
+        made = FunctionType(function.__code__, function.__globals__, function.__name__,
+                            function.__defaults__, function.__closure__)  # fmt: skip
     made.__kwdefaults__ = function.__kwdefaults__
     update_wrapper(made, function)
     return made
+
+
+@contextmanager
+def extremes_known(function: Callable[..., Any]) -> Iterator[None]:
+    """Functions that are made in the module of ``function`` meanwhile have that max and min."""
+    scope: dict[str, Any] = getattr(function, "__globals__", {})
+    before = scope.get("__builtins__", builtins)
+    known = before if isinstance(before, dict) else vars(before)
+    scope["__builtins__"] = {**known, **_EXTREMES}
+    try:
+        yield
+    finally:
+        scope["__builtins__"] = before
 
 
 def _python_extreme(
