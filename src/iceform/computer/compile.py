@@ -54,7 +54,8 @@ from iceform.program import Node, Range, SourceLine
 from iceform.validation import check_capacity, check_positive, check_size, full_precision
 
 _LEAST = torch.finfo(torch.float64).eps
-# Where an example's answer is off by more than a share of eps: finer tables, then these margins.
+# Where an example's answer is off by more than a share of eps: finer tables and sharper comparisons,
+# then these margins too.
 _WELL, _FINER, _MARGINS = 0.25, SHARE * 2.0**-5, (4.0, 1.5)
 
 
@@ -404,8 +405,8 @@ def compile(
         be at most 32 times as large as they were there (8 times where they are compared, divided by
         or the like), and what is divided by at least a thirty-second as far from 0. Every run
         checks that, and its answer is refused, with the line, where it fails. Where the answer on
-        the example is not within eps so, tables are made finer, and then a margin of 4 or 1.5 is
-        taken.
+        the example is not within eps so, tables are made finer and comparisons sharper, and then a
+        margin of 4 or 1.5 is taken.
     margin
         How many times as large as in the example values may be, and how many times nearer to 0
         where it matters, in place of these numbers: a number above 1. A small one makes narrow
@@ -476,8 +477,8 @@ def _fitting(
 ) -> tuple[Program, bool]:  # fmt: skip
     """A program whose answer on the example is within eps, and whether it is one.
 
-    Where it is not at first, tables are made finer; then ranges narrower, as if the author had
-    stated a margin. Without an example there is one way, and nothing to tell by.
+    Where it is not at first, tables are made finer and comparisons sharper; then ranges narrower,
+    as if the author had stated a margin. Without an example there is one way, and nothing to tell by.
     """
     margins = _MARGINS if data is not None and margin is None else ()
     ways = [(margin, SHARE), (margin, _FINER), *((m, _FINER) for m in margins)]
@@ -509,7 +510,7 @@ def _selected(
     algorithm: Algorithm, graph: Graph, ranges: Ranges, eps: float, share: float
 ) -> Program:
     """Instructions and tables of a graph with ranges."""
-    fused = select(graph, ranges, eps * share)
+    fused = select(graph, ranges, eps * share, sharp=share < SHARE)
     assembled = assemble(graph, fused, ProgramTables(eps * share))
     return Program(algorithm, graph, ranges, assembled, fused, eps, share)
 

@@ -52,7 +52,8 @@ from iceform.program import Node, Range, SourceLine
 
 _LARGEST_CURVE = 256  # operations of one look-up's function: a chain of products doubles them
 _SURE = 0.3  # sharpness times gap of a comparison that is looked up twice
-_BESIDE = 2.0**-16  # sharpness times the distance from 0 of where it jumps: 2^-36 of the range
+# Sharpness times the distance from 0 of where it jumps: 2^-36 of the range, and 2^-46.
+_BESIDE, _BESIDE_SHARP = 2.0**-16, 2.0**-26
 # Sharpness times gap of what decides a branch: FLAG is within 2 e^-12 < 2^-10 of +-1.
 _DECIDED = 6.0
 _HALF_WAY = 0.25  # from a half, where counters are, or from 0 and 1, to where it is decided
@@ -60,9 +61,12 @@ _HALF_WAY = 0.25  # from a half, where counters are, or from 0 and 1, to where i
 Late = LinearForm | Pending  # what is known of a node before it is computed
 
 
-def select(graph: Graph, ranges: Ranges, eps: float) -> SelectedCode:
-    """The instructions of a graph; ``eps`` is what one look-up may be off by."""
-    writer = InstructionWriter(graph, ranges, eps)
+def select(graph: Graph, ranges: Ranges, eps: float, *, sharp: bool = False) -> SelectedCode:
+    """The instructions of a graph; ``eps`` is what one look-up may be off by.
+
+    ``sharp`` comparisons take a look-up more, and decide a million times nearer to a tie.
+    """
+    writer = InstructionWriter(graph, ranges, eps, sharp=sharp)
     selector = Selector(ranges, writer)
     LoopSelector(graph, selector).block(graph.block)
     outputs = {
@@ -386,9 +390,9 @@ class Selector:
         reach = max(abs(span.low - at), abs(span.high - at), 2.0**-60)
         sharpness = 2.0 ** (math.frexp(STEEPEST / reach)[1] - 1)
         height = 0.5 if alpha > 0 else -0.5
-        beside = (-_BESIDE if node.attr else _BESIDE) / sharpness
-        at += beside if alpha > 0 else -beside
-        apart = (Fraction(_SURE) + Fraction(_BESIDE)) / Fraction(sharpness)
+        beside = (_BESIDE_SHARP if self.writer.sharp else _BESIDE) / sharpness
+        at += -beside if (alpha > 0) == bool(node.attr) else beside
+        apart = Fraction(_SURE) / Fraction(sharpness) + Fraction(beside)
         self.gaps[node] = above(apart * abs(Fraction(alpha)))
         return Pending(StepCurve(at, sharpness, _SURE / sharpness, 0.5, height), base, span)
 

@@ -80,8 +80,8 @@ class InstructionWriter:
         The register that decides branches.
     """
 
-    def __init__(self, graph: Graph, ranges: Ranges, eps: float) -> None:
-        self.ranges, self.eps = ranges, eps
+    def __init__(self, graph: Graph, ranges: Ranges, eps: float, *, sharp: bool = False) -> None:
+        self.ranges, self.eps, self.sharp = ranges, eps, sharp
         self.width = graph.dim
         self.block = graph.block
         self.code: dict[Block, VirtualCode] = {}
@@ -237,14 +237,19 @@ class InstructionWriter:
         return register
 
     def compare(self, dst: Register, pending: Pending, note: str, site: CodeSite) -> None:
-        """A comparison as a value: -1 to 1 first, then made steeper, scaled and shifted."""
+        """A comparison as a value: -1 to 1 first, then made steeper, scaled and shifted.
+
+        A sharp one is made steeper twice.
+        """
         step = pending.curve
         assert isinstance(step, StepCurve)
-        middle = Register("", dst.samples, dst.width, Range(-1.0, 1.0))
-        plain = replace(step, offset=0.0, height=1.0, off=0.0)
-        self.by_table(middle, replace(pending, curve=plain), "compared", site)
+        pending = replace(pending, curve=replace(step, offset=0.0, height=1.0, off=0.0))
+        for _ in range(2 if self.sharp else 1):
+            middle = Register("", dst.samples, dst.width, Range(-1.0, 1.0))
+            self.by_table(middle, pending, "compared", site)
+            pending = Pending(_AGAIN, of_register(middle), middle.range)
         sharp = replace(_AGAIN, offset=step.offset, height=step.height, off=step.off)
-        self.by_table(dst, Pending(sharp, of_register(middle), middle.range), note, site)
+        self.by_table(dst, replace(pending, curve=sharp), note, site)
 
     def by_table(self, dst: Register, pending: Pending, note: str, site: CodeSite) -> None:
         """``curve(U)`` by one table: by F if U is a sum, by G if it is a difference."""
