@@ -41,6 +41,7 @@ from iceform.computer.graph import (
     source_line,
 )
 from iceform.computer.instructions import FLAG_GAP
+from iceform.computer import torch_words  # noqa: F401 - torch's names
 from iceform.computer.trace import Tracer, traced
 from iceform.computer.values import (
     Value,
@@ -164,8 +165,8 @@ def zeros_like(value: Value) -> Value:
     return filled_like(value, 0.0)
 
 
-def concat(*parts: Value) -> Value:
-    """Vectors and scalars side by side, as one vector.
+def concat(*parts: Any) -> Value:
+    """Vectors, scalars and numbers side by side, or a list of them, as one vector.
 
     Examples
     --------
@@ -175,9 +176,11 @@ def concat(*parts: Value) -> Value:
     >>> joined([[1.0, 2.0]], [3.0])
     tensor([[1., 2., 3.]], dtype=torch.float64)
     """
-    if not parts or not all(isinstance(p, Value) for p in parts):
+    several = list(parts[0]) if len(parts) == 1 and isinstance(parts[0], (list, tuple)) else parts
+    beside = next((p for p in several if isinstance(p, Value)), None)
+    if beside is None:
         raise refuse("concat takes values of the program", source_line())
-    return emit("concat", *parts)
+    return emit("concat", *(lifted(p, beside) for p in several))
 
 
 def bounded(value: Value, low: float, high: float | None = None) -> Value:

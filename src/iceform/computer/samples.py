@@ -219,8 +219,10 @@ def argmax(value: Value) -> Value:
     >>> best(torch.zeros(3, 1), [5.0, 7.0, 6.0])
     tensor(1., dtype=torch.float64)
     """
-    if not isinstance(value, Value) or not value.samples or value.width is not None:
-        raise refuse("argmax takes one number a sample", source_line())
+    if not isinstance(value, Value) or not value.samples:
+        raise refuse("argmax takes one number a sample, or a vector", source_line())
+    if value.width is not None:
+        return concat(*(argmax(v) for v in value))
     own = index()
     return round(attend(constant(LARGEST), value - _FIRST * own, own))
 
