@@ -514,6 +514,14 @@ class _Errors:
         less = math.exp(-2 * apart) if apart > 0 else math.inf
         return 2 * abs(step.height) * (less / (1 + less) if less < 1 else 1.0)
 
+    def _below(self, asks: float, size: float) -> float:
+        """What an average by logits of LARGEST times the values is below the largest of them.
+
+        ``asks`` is what the factor is off by. See :mod:`iceform.computer.samples`.
+        """
+        turned = math.tanh(self.width * asks * size / 2) if asks else 0.0
+        return self.samples / (math.e * LARGEST) + 2 * size * turned
+
     def _operand(self, reads: tuple[Read, ...]) -> float:
         return math.fsum(self._read(r) for r in reads)
 
@@ -528,10 +536,8 @@ class _Errors:
             return components * error + _times(others, self._beyond(read))
         if read.how == "like" and self.before is not None:
             asks, size = self.off.get(self.before, 0.0), read.register.range.size
-            if read.apart == math.inf:  # the largest value, which the average is below by so much
-                below = self.samples / (math.e * LARGEST)
-                turned = math.tanh(self.width * asks * (size + error) / 2) if asks else 0.0
-                return error if self.linear else error + below + 2 * (size + error) * turned
+            if read.apart == math.inf:
+                return error if self.linear else error + self._below(asks, size + error)
             moved = self.width * (self.before.range.size * error + size * asks + asks * error)
             moved = math.inf if math.isnan(moved) else moved
             if self.plain:

@@ -54,8 +54,8 @@ from iceform.program import Node, Range, SourceLine
 from iceform.validation import check_capacity, check_positive, check_size, full_precision
 
 _LEAST = torch.finfo(torch.float64).eps
-# Where an example's answer is off by more than a share of eps: finer tables and sharper comparisons,
-# then these margins too.
+# Where an example's answer is off by more than a share of eps: finer tables and sharper
+# comparisons, then these margins too.
 _WELL, _FINER, _MARGINS = 0.25, SHARE * 2.0**-5, (4.0, 1.5)
 
 
@@ -477,8 +477,9 @@ def _fitting(
 ) -> tuple[Program, bool]:  # fmt: skip
     """A program whose answer on the example is within eps, and whether it is one.
 
-    Where it is not at first, tables are made finer and comparisons sharper; then ranges narrower,
-    as if the author had stated a margin. Without an example there is one way, and nothing to tell by.
+    Where it is not at first, tables are made finer and comparisons sharper; then ranges are made
+    narrower, as if the author had stated a margin. Without an example there is one way, and nothing
+    to tell by.
     """
     margins = _MARGINS if data is not None and margin is None else ()
     ways = [(margin, SHARE), (margin, _FINER), *((m, _FINER) for m in margins)]

@@ -1,9 +1,9 @@
-"""Divisors of either sign: c/v as (c/|v|) sign(v), where an example shows both.
+r"""Divisors of either sign: c/v as (c/|v|) sign(v), where an example shows both.
 
 No table holds 1/v on both sides of 0, and a range that contains 0 has no bounded quotient. But |v|
 stays away from 0 where v does, so with s = 1 for v > 0 and -1 else,
 
-.. math:: |v| = s v,\\qquad c/v = s\\, (c/|v|),
+.. math:: |v| = s v,\qquad c/v = s\, (c/|v|),
 
 a comparison, two products and a look-up. That |v| stays away from 0 is then assumed of it as of any
 divisor that an example shows, and checked in every run.

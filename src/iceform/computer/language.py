@@ -29,6 +29,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from iceform.computer import torch_words  # noqa: F401 - torch's names
 from iceform.computer.graph import (
     MOST_TURNS,
     Arithmetic,
@@ -41,7 +42,6 @@ from iceform.computer.graph import (
     source_line,
 )
 from iceform.computer.instructions import FLAG_GAP
-from iceform.computer import torch_words  # noqa: F401 - torch's names
 from iceform.computer.trace import Tracer, traced
 from iceform.computer.values import (
     Value,
@@ -669,7 +669,8 @@ def _unpacked(returned: Any) -> Any:
     if isinstance(returned, dict):
         return {k: _unpacked(v) for k, v in returned.items()}
     if isinstance(returned, (tuple, list)):
-        return type(returned)(_unpacked(v) for v in returned)
+        found = [_unpacked(v) for v in returned]
+        return found if isinstance(returned, list) else tuple(found)
     if not isinstance(returned, Value):
         return torch.as_tensor(returned, dtype=torch.float64)
     return shown(returned.read(), returned.width)

@@ -51,7 +51,6 @@ class _Extreme(NamedTuple):
     indices: Value
 
 
-
 def _alike(value: Value, *_: Any, **__: Any) -> Value:
     """A value in another form that holds the same numbers."""
     return +value
@@ -62,7 +61,7 @@ def _reshaped(value: Value, *shape: Any) -> Value:
     wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
     if tuple(wanted) not in ((), (-1,), (value.width,)):
         raise refuse(
-            f"a vector of {value.width} is not reshaped to {tuple(wanted)}: matrices are of numbers "
+            f"a vector of {value.width} has no shape {tuple(wanted)}: matrices are of numbers "
             "alone, A @ v; hold rows as values of their own in a list, or as samples",
             source_line(),
         )
@@ -123,7 +122,8 @@ def _log_of_sum(a: Value, b: Value) -> Value:
 
 
 def _near(a: Value, b: Any, rtol: float = 1e-5, atol: float = 1e-8, **_: Any) -> Value:
-    return abs(a - b) <= atol + rtol * abs(b)
+    apart = abs(a - b)
+    return apart.__le__(atol + rtol * abs(b))
 
 
 def _rounded(value: Value, decimals: int = 0) -> Value:
@@ -258,11 +258,9 @@ def _pieces(value: Value, size: Any, dim: Any = None) -> list[Value]:
     return [value[end - own : end] for end, own in zip(ends, sizes, strict=True)]
 
 
-def _padded(value: Value, pad: Any, mode: str = "constant", fill: float = 0.0) -> Value:
-    before, after = pad
-    numbers = (lifted([float(fill)] * k, value) for k in (before, after) if k)
-    first = [next(numbers)] if before else []
-    return emit("concat", *first, value, *numbers)
+def _padded(a: Value, pad: Any, mode: str = "constant", value: float = 0.0) -> Value:
+    before, after = ([lifted([float(value)] * k, a)] if k else [] for k in pad)
+    return emit("concat", *before, a, *after)
 
 
 def _matmul(a: Any, b: Any) -> Value:
@@ -343,6 +341,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "hardswish": lambda a, inplace=False: a * _clamp(a + 3, 0.0, 6.0) / 6,
     "leaky_relu": _leaky,
     "elu": _elu,
+    "selu": lambda a, inplace=False: 1.0507009873554805 * _elu(a, 1.6732632423543772),
     "celu": lambda a, alpha=1.0, inplace=False: _elu(a, alpha, over=alpha),
     "gelu": _gelu,
     "silu": lambda a, inplace=False: applied(_SILU, a),
@@ -392,7 +391,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "unbind tolist": lambda a, dim=0: list(a),
     "split": _pieces,
     "pad": _padded,
-    "dot inner vdot": lambda a, b: _matmul(a, b),
+    "dot inner vdot": _matmul,
     "mv": _matmul,
     "matmul": _matmul,
     # the same in another form

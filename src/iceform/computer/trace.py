@@ -15,7 +15,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from difflib import get_close_matches
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -31,7 +30,7 @@ from iceform.computer.graph import (
     source_line,
 )
 from iceform.computer.surroundings import Snapshot, Surroundings, instruction, live
-from iceform.computer.values import Value, extremes_known, is_number, leaf
+from iceform.computer.values import WORDS, Value, extremes_known, is_number, leaf, near
 from iceform.computer.whole_numbers import decide_half_way
 from iceform.program import Node, SourceLine
 
@@ -475,10 +474,10 @@ def _unknown_word(error: AttributeError) -> Exception:
         return error
     public = error.obj._CONTENTS  # by the module that defines them
     words = sorted(w for room in ("language", "samples") for w in public[_ROOM + room].split())
-    near = get_close_matches(error.name or "", words, n=3, cutoff=0.5)
-    instead = f"did you mean {' or '.join(near)}? " if near else ""
+    name = error.name or ""
+    meant = f"torch.{name}(v) is one. It" if name in WORDS else f"{near(name, words)}it"
     return refuse(
-        f"ice.{error.name} is not a word of the language; {instead}it has {', '.join(words)}, "
+        f"ice.{name} is not a word of the language; {meant} has {', '.join(words)}, "
         "operators, .sum() and torch's functions",
         raised(error),
     )

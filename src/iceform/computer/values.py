@@ -147,7 +147,7 @@ class Value:
         return emit("step", other - self, attr="or equal")
 
     def __and__(self, other: Any) -> Value:
-        return self * other
+        return self.__mul__(other)
 
     def __or__(self, other: Any) -> Value:
         return emit("maximum", self, checked_value(other, self))
@@ -261,7 +261,9 @@ class Value:
     def __len__(self) -> int:
         if self.width is None:
             raise refuse(
-                "len() counts the components of a vector, and this is a scalar", source_line()
+                "len() counts components, and this is a scalar; torch.stack([a, b]) "
+                "makes a vector of scalars",
+                source_line(),
             )
         return self.width
 
@@ -365,16 +367,16 @@ class Value:
     @classmethod
     def __torch_function__(
         cls, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
-    ) -> Value:
+    ) -> Any:
         return call(func, *args, **(kwargs or {}))
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **kwargs: Any) -> Value:
+    def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **kwargs: Any) -> Any:
         """NumPy's functions, by the names that torch's have too."""
         if method != "__call__":
             raise refuse(f"NumPy's {ufunc.__name__}.{method} has no value to give", source_line())
         return call(ufunc, *args, **kwargs)
 
-    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Value:
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         spread = {"ddof": 0} if func.__name__ in ("var", "std") else {}  # torch's is 1
         if kwargs.pop("axis", None) not in (None, 0, -1):
             raise refuse("a vector has one axis, its components", source_line())
@@ -500,7 +502,11 @@ def one_hot_numbers(index: Any, length: int) -> Any:
 def hot(index: Value, length: int) -> Value:
     """:func:`iceform.one_hot` of a value."""
     if index.width is not None:
-        raise refuse("one_hot takes one whole number, and this is a vector", source_line())
+        raise refuse(
+            "an index, or what one_hot takes, is one whole number, and this is a vector; "
+            "ice.where(v > 0, v, 0.0) chooses component by component",
+            source_line(),
+        )
     found: Value = lifted(range(length), index) == index
     return found
 
