@@ -536,8 +536,6 @@ class _Errors:
             return components * error + _times(others, self._beyond(read))
         if read.how == "like" and self.before is not None:
             asks, size = self.off.get(self.before, 0.0), read.register.range.size
-            if read.apart == math.inf:
-                return error if self.linear else error + self._below(asks, size + error)
             moved = self.width * (self.before.range.size * error + size * asks + asks * error)
             moved = math.inf if math.isnan(moved) else moved
             if self.plain:
@@ -546,8 +544,8 @@ class _Errors:
                 free = math.tanh(moved / 2)
             if not read.apart:
                 return error + 2 * size * free
-            if self.linear:  # no derivative knows of weights at a place
-                return error
+            if self.linear or read.apart == math.inf:  # no derivative knows of weights at a place
+                return error if self.linear else error + self._below(asks, size + error)
             # What rounding adds rests on this too: where it is infinite, any average is possible.
             others = others_weigh(moved, read.apart, self.samples)
             return error + 2 * size * min(free, others) if math.isfinite(others) else math.inf

@@ -54,9 +54,9 @@ from iceform.program import Node, Range, SourceLine
 from iceform.validation import check_capacity, check_positive, check_size, full_precision
 
 _LEAST = torch.finfo(torch.float64).eps
-# Where an example's answer is off by more than a share of eps: finer tables and sharper
+# Where an example's answer is off by more than a quarter of eps: finer tables and sharper
 # comparisons, then these margins too.
-_WELL, _FINER, _MARGINS = 0.25, SHARE * 2.0**-5, (4.0, 1.5)
+_FINER, _MARGINS = SHARE * 2.0**-5, (4, 3 / 2)
 
 
 class Checkpoint(Protocol):
@@ -499,7 +499,7 @@ def _fitting(
         off = _off_by(program, data)
         if found is None or off < found[0]:
             found = off, program
-        if off <= (_WELL if number == 0 else 1.0):
+        if off <= 1 and (4 * off <= 1 or number > 0):
             break
     if found is None:
         assert refused is not None

@@ -360,7 +360,7 @@ class _ReadErrors:
         sums = gamma(self.samples, self.unit) + gamma(self.samples + 1, self.unit) + 2 * self.unit
         moved = min(math.tanh(off), others_weigh(off, self.apart, self.samples))
         # A read at a place is the value there: neighbours weigh 2 e^-apart, and all others nothing.
-        moved += 2.5 * math.exp(-self.apart) if self.apart else 0.0
+        moved += 3 * math.exp(-self.apart) if self.apart else 0.0
         return moved * 2 * size + sums * size
 
 

@@ -52,8 +52,10 @@ from iceform.program import Node, Range, SourceLine
 
 _LARGEST_CURVE = 256  # operations of one look-up's function: a chain of products doubles them
 _SURE = 0.3  # sharpness times gap of a comparison that is looked up twice
-# Sharpness times the distance from 0 of where it jumps: 2^-36 of the range, and 2^-46.
-_BESIDE, _BESIDE_SHARP = 2.0**-16, 2.0**-26
+# Sharpness times the distance from 0 of where it jumps: 2^-36 of the range, and 2^-46. What is
+# looked up last has a logit of 16 there, or of far more.
+_BESIDE = 16 / STEEPEST
+_BESIDE_SHARP = _BESIDE / 1024
 # Sharpness times gap of what decides a branch: FLAG is within 2 e^-12 < 2^-10 of +-1.
 _DECIDED = 6.0
 _HALF_WAY = 0.25  # from a half, where counters are, or from 0 and 1, to where it is decided

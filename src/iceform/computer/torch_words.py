@@ -85,7 +85,7 @@ def _gelu(value: Value, approximate: str = "none") -> Value:
     return applied(_GELU, value)
 
 
-def _softplus(value: Value, beta: float = 1.0, threshold: float = 20.0) -> Value:
+def _softplus(value: Value, beta: float = 1.0, threshold: float = 20) -> Value:
     return function("softplus", value * beta) / beta if beta != 1 else function("softplus", value)
 
 
@@ -109,7 +109,7 @@ def _elu(value: Value, alpha: float = 1.0, inplace: bool = False, *, over: float
     return function("relu", value) + alpha * below
 
 
-def _leaky(value: Value, negative_slope: float = 0.01, inplace: bool = False) -> Value:
+def _leaky(value: Value, negative_slope: float = 1 / 100, inplace: bool = False) -> Value:
     return (1 - negative_slope) * function("relu", value) + negative_slope * value
 
 
@@ -119,11 +119,6 @@ def _sign(value: Value) -> Value:
 
 def _log_of_sum(a: Value, b: Value) -> Value:
     return maximum(a, b) + function("softplus", -abs(a - b))
-
-
-def _near(a: Value, b: Any, rtol: float = 1e-5, atol: float = 1e-8, **_: Any) -> Value:
-    apart = abs(a - b)
-    return apart.__le__(atol + rtol * abs(b))
 
 
 def _rounded(value: Value, decimals: int = 0) -> Value:
@@ -331,22 +326,20 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "clamp_min": maximum,
     "clamp_max": minimum,
     "where": where,
-    "isclose": _near,
     "lerp": lambda a, b, weight: a + weight * (b - a),
     "addcmul": lambda a, b, c, value=1.0: a + value * b * c,
     "addcdiv": lambda a, b, c, value=1.0: a + value * b / c,
     "relu": lambda a, inplace=False: function("relu", a),
-    "relu6": lambda a, inplace=False: _clamp(a, 0.0, 6.0),
-    "hardsigmoid": lambda a, inplace=False: _clamp(a + 3, 0.0, 6.0) / 6,
-    "hardswish": lambda a, inplace=False: a * _clamp(a + 3, 0.0, 6.0) / 6,
+    "relu6": lambda a, inplace=False: _clamp(a, 0, 6),
+    "hardsigmoid": lambda a, inplace=False: _clamp(a + 3, 0, 6) / 6,
+    "hardswish": lambda a, inplace=False: a * _clamp(a + 3, 0, 6) / 6,
     "leaky_relu": _leaky,
     "elu": _elu,
-    "selu": lambda a, inplace=False: 1.0507009873554805 * _elu(a, 1.6732632423543772),
     "celu": lambda a, alpha=1.0, inplace=False: _elu(a, alpha, over=alpha),
     "gelu": _gelu,
     "silu": lambda a, inplace=False: applied(_SILU, a),
     "mish": lambda a, inplace=False: applied(_MISH, a),
-    "logsigmoid": lambda a: applied(_LOG_SIGMOID, a),
+    "logsigmoid log_sigmoid": lambda a: applied(_LOG_SIGMOID, a),
     "softplus": _softplus,
     "softsign": lambda a: a / (1 + abs(a)),
     "tanhshrink": lambda a: a - function("tanh", a),

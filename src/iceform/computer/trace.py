@@ -219,7 +219,10 @@ class _Turns:
 
     def _number(self, name: str) -> None:
         """A name that holds a turn's number is not carried to the next."""
-        if isinstance(self.start.get(name), Value):
+        begun = self.start.get(name)
+        if isinstance(begun, Turn):  # of an outer loop, under the same name
+            del self.start[name]
+        elif isinstance(begun, Value):
             raise refuse(
                 f"{name} is a loop's own number of its turn at the end of a turn; write {name} = "
                 "+number, which gives it a value of its own",

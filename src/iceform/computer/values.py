@@ -203,7 +203,7 @@ class Value:
     def __round__(self, digits: int | None = None) -> Value:
         """The nearest whole number, or decimal; a run refuses what lies half-way between two."""
         if digits:
-            return round(self * 10.0**digits) / 10.0**digits
+            return round(self * 10**digits) / 10**digits
         return self._whole("nearest", 0.5 * FLAG_GAP)
 
     def __floor__(self) -> Value:
@@ -688,7 +688,7 @@ WORDS: dict[str, Callable[..., Any]] = {}
 
 def near(name: str, words: Iterable[str]) -> str:
     """The names that one may have been meant to be."""
-    found = get_close_matches(name, words, n=3, cutoff=0.6)
+    found = get_close_matches(name, words)
     return f"did you mean {' or '.join(found)}? " if found else ""
 
 
