@@ -538,16 +538,21 @@ def _coarse(
 
 
 def _off_by(program: Program, data: Mapping[str, Tensor]) -> float:
-    """What the answer on an example is off by, by the tables and without attention, over eps."""
+    """What the answer on an example is off by, as a multiple of what eps allows, entry by entry.
+
+    That is by the tables and without attention.
+    """
     X, y = data["x"], data["y"][:, 0]
     exact = run_exactly(program.graph, program._given(X, y, {}))
     try:
         found = program.interpreted(X, y).outputs
     except IceformError:
         return math.inf
-    size = max(float(value.abs().max()) for value in exact.values())
-    off = max(float((found[name].reshape(v.shape) - v).abs().max()) for name, v in exact.items())
-    return math.inf if math.isnan(off) else off / (program.eps * max(1.0, size))
+    shares = [
+        (found[n].reshape(v.shape) - v).abs() / v.abs().clamp(min=1.0) for n, v in exact.items()
+    ]
+    each = torch.cat([share.flatten() for share in shares]).nan_to_num(nan=math.inf)
+    return float(each.max()) / program.eps
 
 
 def _warn_of_tables(

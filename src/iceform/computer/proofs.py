@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 from torch import Tensor
@@ -28,6 +29,7 @@ from torch import Tensor
 from iceform import tuning
 from iceform.arithmetic import at_most
 from iceform.arithmetic.balls import balls_of, uppermost
+from iceform.arithmetic.intervals import above
 from iceform.computer.graph import Exact, Graph, refuse, run, whole
 from iceform.computer.ranges import Assumed, Ranges
 from iceform.errors import BoundError, PrecisionError
@@ -118,6 +120,8 @@ class ExactDistance:
     ----------
     distance
         Proven bound of |computed - exact| in every entry of every answer.
+    relative
+        The same over the size of each entry, where that is larger than 1.
     radius
         Of the exact answers.
     bits
@@ -131,6 +135,7 @@ class ExactDistance:
     """
 
     distance: float
+    relative: float
     radius: float
     bits: int
     nearest: Mapping[int, float]
@@ -175,18 +180,17 @@ def enclose(
         except UndecidedError as undecided:
             found, why = None, undecided
         if found is not None:
-            balls, distance, radius = found
+            balls, distance, relative, radius = found
             if (
                 radius <= tuning.PROOFS_SHARE * max(distance, tuning.PROOFS_NOTHING)
                 or bits >= tuning.PROOFS_MOST_BITS
             ):
-                size = max(1.0, *(float(value.abs().max()) for value in computed.values()))
                 for node in ties:
-                    if node.op == "whole" or not distance <= eps * size:
+                    if node.op == "whole" or not relative <= eps:
                         raise _tie(node, balls.nearest[node], gaps[node], distance)
                 nearest = {_line(n): v for n, v in balls.nearest.items()}
                 lines = tuple(map(_line, ties))
-                return ExactDistance(distance, radius, bits, nearest, balls.turns, lines)
+                return ExactDistance(distance, relative, radius, bits, nearest, balls.turns, lines)
         if bits >= tuning.PROOFS_MOST_BITS:
             error = refuse(
                 f"{why} with {bits} bits; change the data, the number of steps, or what is "
@@ -205,15 +209,21 @@ def _at(
     given: Mapping[str, Tensor],
     computed: Mapping[str, Tensor],
     bits: int,
-) -> tuple[Balls, float, float]:
+) -> tuple[Balls, float, float, float]:
     with balls_of(bits):
         inputs = {name: BallTensor.of(value) for name, value in given.items()}
         balls = Balls(len(given["x"]))
         exact = run(graph, balls, lambda n: inputs[n.attr], _watch(ranges))
-        gaps = [abs(BallTensor.of(computed[name]) - value) for name, value in exact.items()]
-        distance = max(uppermost(gap) for part in gaps for gap in part.flat)
+        pairs = [(BallTensor.of(computed[name]), value) for name, value in exact.items()]
+        gaps = [uppermost(gap) for ours, value in pairs for gap in abs(ours - value).flat]
+        sizes = [max(1.0, lowest(abs(v))) for ours, _ in pairs for v in ours.flat]
         radius = max(value.widest() for value in exact.values())
-    return balls, distance if not math.isnan(distance) else math.inf, radius
+    gaps = [math.inf if math.isnan(gap) else gap for gap in gaps]
+    shares = (
+        above(Fraction(g) / Fraction(s)) if math.isfinite(g) else g
+        for g, s in zip(gaps, sizes, strict=True)
+    )
+    return balls, max(gaps), max(shares), radius
 
 
 def _watch(ranges: Ranges) -> Any:

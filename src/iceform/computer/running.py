@@ -42,11 +42,10 @@ def run(
     execution = computer.execute(prompt, backend=backend)
     outputs = {name: execution.outputs[name] for name in program.graph.outputs}
     found = {name: value.double() for name, value in outputs.items()}
-    enclosure = enclosure_of(
-        program, x, targets, found, settings, computer.dtype, execution.backend, program.eps
-    )
+    exact = _exact(program, x, targets, found, settings, program.eps)
+    enclosure = _enclosure(exact, computer.dtype, execution.backend) if available() else None
     if enclosure is not None and computer.dtype == torch.float64:
-        _warn(program, enclosure.error, max(float(v.abs().max()) for v in found.values()))
+        _warn(program, enclosure.error, math.inf if exact is None else exact.relative)
     return Result(
         next(iter(outputs.values())),
         certificate=_but_for_ties(
@@ -89,9 +88,9 @@ def _but_for_ties(known: Certificate, enclosure: Enclosure | None) -> Certificat
     return replace(known, error=math.inf, terms=terms, domain={**known.domain, **ties})
 
 
-def _warn(program: Program, error: float, size: float) -> None:
-    """Of an answer that is off by more than look-ups may be."""
-    if error > program.eps * max(1.0, size):
+def _warn(program: Program, error: float, relative: float) -> None:
+    """Of an answer with an entry that is off by more than look-ups may be."""
+    if relative > program.eps:
         warnings.warn(
             f"the answer of {program.name} is proven to be within {at_most(error, '.2g')}, and the "
             f"program was compiled for eps = {program.eps:.2g}; program.diagnose(X, y) says which "
@@ -167,17 +166,24 @@ def enclosure_of(
     """
     if not available():
         return None
-    if all(bool(torch.isfinite(value).all()) for value in found.values()):
-        exact = program.enclosed(x, y, found, eps, **settings)
-        step, domain = _step(exact), _domain(exact)
-    else:
-        step = DerivationStep(
-            "distance", "max |answer|", math.inf, "the answer holds NaN or infinity"
-        )
-        domain = {}
+    return _enclosure(_exact(program, x, y, found, settings, eps), dtype, backend)
+
+
+def _exact(
+    program: Program, x: Tensor, y: Tensor, found: Mapping[str, Tensor],
+    settings: Mapping[str, Any], eps: float,
+) -> ExactDistance | None:  # fmt: skip
+    """How far answers are from the exact program's; None where nothing can be told."""
+    finite = all(bool(torch.isfinite(value).all()) for value in found.values())
+    return program.enclosed(x, y, found, eps, **settings) if finite and available() else None
+
+
+def _enclosure(exact: ExactDistance | None, dtype: torch.dtype, backend: str) -> Enclosure:
+    step = DerivationStep("distance", "max |answer|", math.inf, "the answer holds NaN or infinity")
+    step = step if exact is None else _step(exact)
     return Enclosure.total(
         {"distance": step.value},
-        domain={"data": "of this run", **domain},
+        domain={"data": "of this run", **({} if exact is None else _domain(exact))},
         dtype=dtype,
         backend=backend,
         derivation=(step,),
