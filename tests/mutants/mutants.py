@@ -1001,4 +1001,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "        few = False",
         ("tests/networks/test_traps.py", "-k", "masks_hide"),
     ),
+    Mutant(
+        "torch's softplus has a slope where it jumps",
+        "expressions/formulas/table.py",
+        "    found = chosen(before, beyond, smooth, either, len(u.series))\n",
+        "    found = chosen(before, ~before, smooth, either, len(u.series))\n",
+        (
+            "tests/expressions/test_tracing.py",
+            "-k",
+            "softplus_jumps",
+        ),
+    ),
 )
