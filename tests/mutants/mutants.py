@@ -1012,4 +1012,26 @@ MUTANTS: tuple[Mutant, ...] = (
             "softplus_jumps",
         ),
     ),
+    Mutant(
+        "loops in C read a view that negates as it stands in memory",
+        "validation.py",
+        "    return values.resolve_neg().contiguous()\n",
+        "    return values.contiguous()\n",
+        (
+            "tests/paper/test_descent.py",
+            "-k",
+            "negate",
+        ),
+    ),
+    Mutant(
+        "a step of another size is taken from data of any size",
+        "paper/gradients.py",
+        "        self._check_once(x, y, w)\n        return self._step(",
+        "        return self._step(",
+        (
+            "tests/paper/test_descent.py",
+            "-k",
+            "keeps_the_domain",
+        ),
+    ),
 )
