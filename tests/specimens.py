@@ -1,4 +1,4 @@
-"""Eleven small constructions, data for each, and the features of the answer that each head moves."""
+"""Eleven small constructions, data for each, and the features of the answer that heads move."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A design's record is true: a patch at a head moves the features that it leads to, and no other."""
+"""A design's record is true: a patch at a head moves the features it leads to, and no other."""
 
 import runpy
 from pathlib import Path

@@ -75,8 +75,8 @@ PACKAGES = {
 }
 # What is gone, and what does it now.
 GONE = {
-    "zoo": "iceform.bench has networks with the exact effect of every edge, and design.ground_truth() "
-    "of a construction says what each of its heads reads and writes",
+    "zoo": "iceform.bench has networks with the exact effect of every edge, and a construction's "
+    "design.ground_truth() says what each of its heads reads and writes",
 }
 _MODULE_OF = {name: module for module, names in NAMES.items() for name in names.split()}
 
