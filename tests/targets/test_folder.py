@@ -176,7 +176,10 @@ def test_a_record_that_is_none_is_refused(copy, text):
 
 @pytest.mark.parametrize(
     ("kind", "why"),
-    [("no such", "is not known here"), ("written_descent", r"is written .* TextComputer")],
+    [
+        ("no such", "is not known here"),
+        ("written_descent", "is written and read no more: ice.TextComputer"),
+    ],
 )
 def test_a_target_that_is_not_known_is_refused(kind, why, copy):
     resave(copy, change=lambda record: record.update(kind=kind))
