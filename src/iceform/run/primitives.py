@@ -377,7 +377,7 @@ def _one_prompt(
     window = _compiled_window(x, y, w, it, labels)
     if window is not None:
         found, seen = windowed.pass_over(
-            *(written_out(t.detach()) for t in (x, y, w)),
+            written_out(x.detach()), written_out(y.detach()), written_out(w.detach()),
             None if labels is None else written_out(labels.detach()),
             window.kind, window.operands(w.dtype, w.device),
             exact=block == 1, lengths=watch is not None and watch.lengths,
