@@ -1034,4 +1034,15 @@ MUTANTS: tuple[Mutant, ...] = (
             "keeps_the_domain",
         ),
     ),
+    Mutant(
+        "a grid of data sets is believed to be for the data",
+        "tables/norm_quotient.py",
+        "            if getattr(self, name) != value:\n",
+        "            if False and value:\n",
+        (
+            "tests/paper/test_one_layer_least_squares.py",
+            "-k",
+            "grid_for_other_data",
+        ),
+    ),
 )
