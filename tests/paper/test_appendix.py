@@ -319,7 +319,7 @@ def test_the_exact_network_may_pass_the_reach_that_the_emulated_one_keeps():
         ripple = 2e-3 * torch.cos(300 * z)  # a table for few digits leaves it out
         return torch.tanh(2 * z) + ripple + 300 * torch.relu(z - 1.0002)
 
-    net = ice.paper.MLP((1, 1, 1, 1), steep_beyond, samples=40, reach=(1.0, 1.0, 2.0), eps=256.0)
+    net = ice.paper.MLP((1, 1, 1, 1), steep_beyond, samples=40, reach=(1.0, 1.0, 50.0), eps=1e4)
     one, none = torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
     x = torch.linspace(0.2285, 0.2302, 40, dtype=torch.float64)[:, None]
     parameters = (one, none, one, none + 0.5715384, one, none)
