@@ -11,23 +11,12 @@ from iceform.targets import ARCHITECTURES
 from iceform.targets.architectures import Architecture, TensorNames
 from iceform.targets.target import KINDS
 
-
-@ice.algorithm
-def descent(x, y, *, lr=0.5, steps=3):
-    w = ice.zeros_like(x)
-    for _ in ice.repeat(steps):
-        w = w - lr * ice.mean(x * ((x * w).sum() - y))
-    return w
+from .stock import data, descent
 
 
 @pytest.fixture(scope="module")
 def program():
     return ice.compile(descent, dim=2, samples=6, eps=0.1)
-
-
-def data():
-    torch.manual_seed(1)
-    return 2 * torch.rand(6, 2, dtype=torch.float64) - 1, torch.rand(6, dtype=torch.float64) - 0.5
 
 
 def _phi_config(design, positions):
