@@ -61,7 +61,7 @@ def test_a_row_is_a_checkpoint_that_runs_and_is_checked(name, program, phi, tmp_
     model = program.to(name, tmp_path, dtype="float32")
     network = transformers.AutoModel.from_pretrained(tmp_path)
     assert network.config.model_type == name
-    assert network.config.num_hidden_layers == 3
+    assert network.config.num_hidden_layers == 2
     x, y = data()
     with torch.no_grad():
         hidden = network(inputs_embeds=model.prompt(x, y, lr=0.25)).last_hidden_state

@@ -2,7 +2,7 @@
 
 The weights are attested: they are rebuilt from the recorded sizes and compared, bit for bit, with
 those that transformers has in memory, and so is every setting of the config. Then the prompt is
-run and the answer compared with the exact algorithm, to 50 digits where it has no function of the
+run and the answer compared with the exact algorithm, in ball arithmetic but for a function of the
 user's. Quantised, merged or adapted weights are not the ones the certificate is about: refused.
 """
 

@@ -324,7 +324,7 @@ def load(path: str | Path) -> StockModel:
         if record.kind not in KINDS:
             why = _GONE.get(record.kind, "is not known here")
             raise IntegrityError(f"a {record.kind!r} {why}")
-        spec = KINDS[record.kind].from_record(record.sizes, record.parameters)
+        spec = decode(KINDS[record.kind], {**record.sizes, **record.parameters})
         known = architecture(record.architecture)
         spec.check_architecture(known.name)
         known.check_dtype(spec.torch_dtype)

@@ -211,9 +211,9 @@ class LayeredProgram(ProgramTarget):
     def _read(self, line: LayeredInstruction) -> Iterator[Head]:
         home, into = self.homes[line.dst], f"into {line.dst}"
         found: dict[str, list[Move]] = {}
-        for (kind, variable), signs in _signs(line).items():
+        for kind, variable in dict.fromkeys((*line.a, *line.b)):
             where = self._seen(kind, variable)
-            found.setdefault(where, []).extend(self._moves(line, kind, variable, signs))
+            found.setdefault(where, []).extend(self._moves(line, kind, variable))
         found.setdefault("own", []).extend(erased([_held(line.dst)], self.width))
         for where, moves in found.items():
             if where == "own":
@@ -230,11 +230,10 @@ class LayeredProgram(ProgramTarget):
             return f"like {variable}"
         return "own" if kind in ("own", "rowsum") else self.homes[variable]
 
-    def _moves(
-        self, line: LayeredInstruction, kind: str, variable: str, signs: tuple[float, float]
-    ) -> Iterator[Move]:
-        parts, coefficients = range(self.width), dict(zip(("plus", "minus"), signs, strict=True))
-        weights = {n: coefficients[n] for n, _, _ in line.sides if coefficients[n]}
+    def _moves(self, line: LayeredInstruction, kind: str, variable: str) -> Iterator[Move]:
+        in_a, in_b = (float(reads.count((kind, variable))) for reads in (line.a, line.b))
+        parts, both = range(self.width), {"plus": in_a + in_b, "minus": in_a - in_b}
+        weights = {name: both[name] for name, _, _ in line.sides if both[name]}
         if kind == "rowsum":
             total = Row({(_held(variable), i): 1.0 for i in parts})
             yield Move(total, {(n, j): weight for n, weight in weights.items() for j in parts})
@@ -402,16 +401,6 @@ def _lines(
         )
         for i, asks in kept
     ), tables  # fmt: skip
-
-
-def _signs(line: LayeredInstruction) -> dict[tuple[str, str], tuple[float, float]]:
-    """For every read, its coefficients in a + b and in a - b."""
-    out: dict[tuple[str, str], tuple[float, float]] = {}
-    for reads, sign in ((line.a, 1.0), (line.b, -1.0)):
-        for read in reads:
-            plus, minus = out.get(read, (0.0, 0.0))
-            out[read] = plus + 1.0, minus + sign
-    return out
 
 
 def _code(numbers: Tensor, bits: int) -> Tensor:

@@ -224,8 +224,9 @@ class LinearErrorBound:
     def _pairs(self, size: float, rms: float) -> dict[str, float]:
         samples, padding = self.domain.samples, self.domain.padding
         terms = -(-(samples + padding) // self.stream.groups)
+        null = abs(self.stream.null) + self._mean  # which reading it may add
         return self.stream.errors(
-            self.a, self._null, self._ratio, size, size, rms, samples, terms, padding
+            self.a, null, self._ratio, size, size, rms, samples, terms, padding
         )
 
     @property
@@ -240,11 +241,6 @@ class LinearErrorBound:
         odds = log_odds(alpha)
         log = 0.0 if abs(odds) == OFF else abs(odds)
         return inflate((5 * log + self.a.exp + 4 + READ + self.stream.dim) * self.a.u)
-
-    @property
-    def _null(self) -> float:
-        """|m|, with the mean that reading it may add."""
-        return abs(self.stream.null) + self._mean
 
     @cached_property
     def _mean(self) -> float:

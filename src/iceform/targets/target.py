@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.certificates import Certificate, DerivationStep, Enclosure
-from iceform.codec import check_fields, decode, encode
+from iceform.codec import check_fields, encode
 from iceform.errors import DtypeError, ProgramError, TargetError
 from iceform.heads import Design, Vocabulary
 from iceform.heads.design import mirrored, unmirrored
@@ -166,11 +166,6 @@ class Target(ABC):
         """Everything that the weights depend on, as JSON: the fields that no prompt holds."""
         said: dict[str, Any] = encode(self)
         return {name: value for name, value in said.items() if name not in self.defaults}
-
-    @classmethod
-    def from_record(cls, sizes: dict[str, Any], parameters: dict[str, Any]) -> Target:
-        """The target that :meth:`sizes` and :meth:`parameters` describe."""
-        return decode(cls, {**sizes, **parameters})
 
     def parameters(self) -> dict[str, Any]:
         """The defaults of what is in the prompt."""
