@@ -130,8 +130,6 @@ NETWORK_GRAPHS_KEPT = 4  # kinds of calls: each recording holds the memory of a 
 
 # run/base.py
 BACKEND_LOGITS = 1 << 18  # held at once: they stay in cache
-BACKEND_FEW = 8  # tokens that a sharp read may be of
-BACKEND_MANY = 256  # tokens: of fewer a softmax over all is as quick
 
 # run/primitives.py
 PRIMITIVES_CACHED = 1 << 22  # bytes of samples that stay in cache between two looks at them

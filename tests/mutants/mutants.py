@@ -49,8 +49,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "averages are taken without softmax",
         "run/base.py",
-        "        return torch.softmax(logits, -1) @ prompt.values\n",
-        "        return logits @ prompt.values / len(prompt.keys)\n",
+        "    return torch.softmax(logits, -1) @ prompt.values\n",
+        "    return logits @ prompt.values / len(prompt.keys)\n",
         ("packages/estimators/estimator_tests/machine/test_stream.py", "-k", "average"),
     ),
     Mutant(

@@ -135,8 +135,6 @@ def tell(parts: list[Tensor] | Tensor, rows: int, *, whole: bool = False) -> Non
 
 Formula = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
-_CONSTANTS = ("center", "cells per unit", "middle", "last", "sharpness", "slope", "value")
-
 
 @dataclass(frozen=True, eq=False)
 class Window:
@@ -150,24 +148,16 @@ class Window:
         Whether the values lie on a line, so that none need be fetched.
     bounded
         Whether windows can reach past the ends of the table.
-    center, spacing, middle, tokens, sharpness
-        Of the grid: z = center sits at token ``middle``, a whole or half number.
-    line
-        (value of token 0, difference of neighbours).
     constants, ratios, values
         What the formulas read: seven numbers, e^{-2c(j-1)} for j = 1 .. J, and the values
-        with J zeros either side; in float64 on the CPU.
+        with J zeros either side; in float64 on the CPU. The numbers are the grid's center m,
+        cells per unit, at which token m sits (a whole or half number), the last token, the
+        sharpness c, what neighbours on a line differ by, and the middle token's value.
     """
 
     half: int
     affine: bool
     bounded: bool
-    center: float
-    spacing: float
-    middle: float
-    tokens: int
-    sharpness: float
-    line: tuple[float, float]
     constants: Tensor
     ratios: Tensor
     values: Tensor
@@ -204,25 +194,16 @@ def window_of(it: Interpolant, dtype: torch.dtype) -> Window | None:
 def _window(it: Interpolant, half: int) -> Window:
     grid = it.grid
     assert isinstance(grid, Grid)
-    last = grid.tokens - 1
-    middle = 0.5 * grid.cells + grid.guards
     line = line_of(it)
-    slope, affine = (0.0, False) if line is None else (line[0], True)
     numbers = (
-        grid.center, 1 / grid.spacing, middle, float(last), it.sharpness, slope,
-        float(it.values[grid.tokens // 2]),
+        grid.center, 1 / grid.spacing, 0.5 * grid.cells + grid.guards, float(grid.tokens - 1),
+        it.sharpness, 0.0 if line is None else line[0], float(it.values[grid.tokens // 2]),
     )  # fmt: skip
     steps = torch.arange(half, dtype=torch.float64)
     return Window(
         half=half,
-        affine=affine,
+        affine=line is not None,
         bounded=grid.guards < half,
-        center=grid.center,
-        spacing=grid.spacing,
-        middle=middle,
-        tokens=grid.tokens,
-        sharpness=it.sharpness,
-        line=(numbers[-1] - slope * (grid.tokens // 2), slope),
         constants=torch.tensor(numbers, dtype=torch.float64),
         ratios=torch.exp(-2 * it.sharpness * steps),
         values=torch.nn.functional.pad(it.values.detach().cpu(), (half, half)),
