@@ -142,7 +142,6 @@ WINDOWED_PART = 1 << 15  # entries, or rows of samples, at once in a thread: the
 # Entries that look_up.c looks up together, and rows whose sum is float32 where there are many.
 WINDOWED_LANES = 128
 WINDOWED_LINE = 16  # numbers that look_up.c reads at once, at most
-WINDOWED_WAITS = 2 * WINDOWED_PART  # entries that are worth waiting for the compiler
 
 # tables/interpolant.py
 INTERPOLANT_TABLE = 1024  # points either side of a kink in the table that brackets a node
