@@ -70,8 +70,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "another program on the same weights holds no eps",
         "paper/residual.py",
-        '"eps": self.eps if eps == SAME else eps}',
-        '"eps": None}',
+        "wanted: Any = self.eps if eps == SAME else eps",
+        "wanted: Any = None",
         ("tests/paper/test_residual.py", "-k", "reprogramming"),
     ),
     # ------------------------------------------------- formulas run where weights are others
