@@ -54,7 +54,7 @@ from iceform.validation import (
 )
 
 # Where calls come in from outside, whatever modes are on there.
-_BORDER = ("__init__", "forward", "prompt", "reference", "run", "through", "trace")
+_BORDER = ("__init__", "forward", "prompt", "reference", "run", "step_at", "through", "trace")
 
 
 _PROOFS = {

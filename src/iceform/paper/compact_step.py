@@ -289,6 +289,11 @@ class CompactStep(GradientStep):
         out: Tensor = backend.run(self._encode(*inputs))
         return out[..., 0, :]
 
+    def step_at(self, x: Tensor, y: Tensor, w: Tensor, lr: float, shrink: float = 0.0) -> Tensor:
+        """One pass at another step size and shrinkage: another prompt for the same weights."""
+        found: Tensor = self.reprogram(self.loss, lr, shrink / lr)(x, y, w)
+        return found
+
     def _by_the_same_keys(
         self, loss: Loss, eps: Any, make: Callable[..., Self]
     ) -> tuple[Self | None, float]:

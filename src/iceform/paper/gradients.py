@@ -196,6 +196,11 @@ class GradientStep(ResidualEmulator):
         x, y, w = inputs
         return self._step(backend, x, y, w, self.rates)
 
+    def step_at(self, x: Tensor, y: Tensor, w: Tensor, lr: float, shrink: float = 0.0) -> Tensor:
+        """One pass of the same frozen layer at another step size and shrinkage: another prompt."""
+        self._check_once(x, y, w)
+        return self._step(self.bind(), x, y, w, Rates(lr, shrink))
+
     def _step(
         self, backend: Backend, x: Tensor, y: Tensor, w: Tensor, rates: Rates,
         watch: SampleMaxima | None = None,
