@@ -35,7 +35,7 @@ from iceform.heads.lookups import LARGEST_LOGIT, MARGIN
 from iceform.paper.base import Emulator, LayerSizes, Plan
 from iceform.paper.domain import Domain, DomainOptions
 from iceform.paper.selection import choose
-from iceform.run import rounding_of, windowed
+from iceform.run import rounding_of
 from iceform.tables import Interpolant, RoundingModel
 from iceform.validation import check_choice, check_size, unit_roundoff
 
@@ -148,7 +148,6 @@ class ResidualEmulator(Emulator):
         self.shapes = {"x": (samples, dim), "y": (samples,), "w": (dim,)}
         self.answer = (dim,) if self._averages else (samples, dim)
         self.rates = rates
-        windowed.prepare(samples)  # beside the search for a table
         self._estimate = estimate
         self._least_room = 1 if room is None else check_size("room", room)
         self.interpolant = self._choose(loss.derivative, kinks, tokens, interpolant)
