@@ -104,6 +104,7 @@ class OneLayerRidge(Emulator):
     ) -> None:  # fmt: skip
         Emulator.__init__(self, eps=eps, dtype=dtype, backend=backend)
         self.domain = Domain.of(dim, samples, bound, y_bound=y_bound, dtype=dtype)
+        self.shapes, self.answer = {"x": (samples, dim), "y": (samples,)}, (dim,)
 
     def _finish(self, least: float, grid: NormQuotient | None) -> None:
         """Fit the grid, or prove the one given anew; refuse what would not fit or hold."""
@@ -120,8 +121,10 @@ class OneLayerRidge(Emulator):
                 "by |X|^2, which is what is proven; make n or d 1, or take passes instead of "
                 f"tokens: {self._by_passes}"
             )
-        self.grid = grid or NormQuotient.fit(
-            axes, domain.x, least=low, alpha=self.alpha, eps=wanted / self._labels
+        self.grid = (
+            NormQuotient.fit(axes, domain.x, least=low, alpha=self.alpha, eps=wanted / self._labels)
+            if grid is None
+            else grid.proven_for(axes, domain.x, least=low, alpha=self.alpha)
         )
         check_capacity(
             f"a grid of data sets with {self.grid.table.tokens}^{axes} = {self.grid.tokens} tokens",
@@ -204,16 +207,6 @@ class OneLayerRidge(Emulator):
         return self._proved(terms, domain, steps, assumed=assumed)
 
     # ------------------------------------------------------------------------------ evaluation
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Samples and labels."""
-        return {"x": (self.domain.samples, self.domain.dim), "y": (self.domain.samples,)}
-
-    @property
-    def answer(self) -> tuple[int, ...]:
-        """The solution."""
-        return (self.domain.dim,)
 
     def _check_values(self, *inputs: Tensor) -> None:
         x, y = inputs
