@@ -112,6 +112,7 @@ SUMS = {
 }
 
 
+@pytest.mark.sampled(101)
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("shapes", SHAPES)
 @pytest.mark.parametrize("labelled", [False, True])
