@@ -37,6 +37,8 @@ def test_layers_run_in_order(network):
     first, second, last = network.layers
     assert torch.equal(network(x), last(second(first(x))))
     assert network(x).shape == (2, 1, 2)
+    assert network.heads == 4
+    assert network.features == FEATURES
 
 
 def test_stream_gives_the_tokens_after_every_layer(network):
@@ -45,10 +47,6 @@ def test_stream_gives_the_tokens_after_every_layer(network):
     assert [tuple(s.shape) for s in states] == [(4, 5), (4, 5), (1, 2)]
     assert torch.equal(states[-1], network(x))
     assert torch.equal(states[0], network.layers[0](x))
-
-
-def test_heads_are_counted_over_the_layers(network):
-    assert network.heads == 4
 
 
 def test_a_hopfield_layer_is_one_head():
@@ -68,18 +66,12 @@ def test_a_layer_may_be_used_twice():
 # -------------------------------------------------------------------------------------- frozen
 
 
-def test_there_is_nothing_to_train(network):
-    assert not list(network.parameters())
-    assert all(not b.requires_grad for b in network.buffers())
-    with pytest.raises(ValueError, match="empty parameter list"):
-        torch.optim.SGD(network.parameters(), lr=1.0)
-
-
 def test_gradients_reach_the_input_and_nothing_else(network):
     x = torch.randn(4, 5, dtype=F64, requires_grad=True)
     network(x).sum().backward()
     assert x.grad is not None
-    assert all(b.grad is None for b in network.buffers())
+    assert all(b.grad is None and not b.requires_grad for b in network.buffers())
+    assert not list(network.parameters())
 
 
 def test_digest_survives_use(network):
@@ -182,11 +174,6 @@ def test_features_are_contiguous_slices_in_order():
     assert (len(FEATURES), FEATURES.total) == (3, 5)
 
 
-def test_features_name_each_coordinate():
-    assert FEATURES.names() == ["x[0]", "x[1]", "y", "w[0]", "w[1]"]
-    assert len(FEATURES.names()) == FEATURES.total
-
-
 def test_features_behave_like_a_mapping():
     assert "y" in FEATURES
     assert "z" not in FEATURES
@@ -196,12 +183,6 @@ def test_features_behave_like_a_mapping():
     assert Features.of(x=2, y=1, w=2) == FEATURES
     assert Features.of(x=2, w=2, y=1) != FEATURES
     assert hash(Features.of(x=2, y=1, w=2)) == hash(FEATURES)
-
-
-def test_network_keeps_the_names_of_its_features(network):
-    assert network.features == FEATURES
-    x = torch.randn(4, 5, dtype=F64)
-    assert x[..., network.features["w"]].shape == (4, 2)
 
 
 def test_weights_that_change_after_a_move_are_refused():

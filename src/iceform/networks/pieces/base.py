@@ -125,11 +125,15 @@ class PieceSettings:
 class Piece(nn.Module, ABC):
     """One map of the network: exact while calibrating, in context while running."""
 
+    kinds: ClassVar[dict[str, type[Piece]]] = {}  # by the kinds that files name
     kind: ClassVar[str] = ""
     made_with: ClassVar[tuple[str, ...]] = ()  # arguments that files hold, tensors apart
     fixed: ClassVar[dict[str, Any]] = {}  # what freeze_range fixes, and its types
     how: ClassVar[str] = ""
     ranged: ClassVar[int] = 1  # how many of the inputs must be bounded for the range to be
+
+    def __init_subclass__(cls) -> None:
+        Piece.kinds.setdefault(cls.kind, cls)
 
     def __init__(self, name: str, settings: PieceSettings) -> None:
         super().__init__()
