@@ -157,17 +157,6 @@ EVERY = slice(None)
 
 
 @dataclass(frozen=True)
-class HeadWeights:
-    """One head of a layer: its label and its literal weights."""
-
-    label: str
-    w_k: Tensor  # (head_dim, features)
-    w_q: Tensor  # (head_dim, features)
-    w_v: Tensor  # (out_features, features)
-    w_o: Tensor  # (tokens, out_tokens)
-
-
-@dataclass(frozen=True)
 class AttentionTrace:
     """What one attention layer did."""
 
@@ -200,19 +189,10 @@ class Entry:
     depth: int
 
     @property
-    def weights(self) -> Float[Tensor, "h q n"]:
-        """Attention."""
-        return torch.softmax(self.scores, -1)
-
-    @property
-    def looked(self) -> Float[Tensor, "h q"]:
-        """What every query gets from every head."""
-        return (self.weights @ self.values[..., None])[..., 0]
-
-    @property
     def value(self) -> Float[Tensor, ""]:
         """The number."""
-        return (self.reads * self.looked).sum()
+        looked = torch.softmax(self.scores, -1) @ self.values[..., None]
+        return (self.reads * looked[..., 0]).sum()
 
 
 class SoftmaxAttention(nn.Module):
@@ -276,13 +256,6 @@ class SoftmaxAttention(nn.Module):
         self.labels = tuple(labels or (f"head {h}" for h in range(count)))
         if len(self.labels) != count:
             raise ShapeError(f"{len(self.labels)} labels were given for {count} heads")
-
-    @property
-    def heads(self) -> tuple[HeadWeights, ...]:
-        """The heads with their labels."""
-        count = len(self.labels)
-        each = [w.expand(count, -1, -1) for w in (self.w_k, self.w_q, self.w_v, self.w_o)]
-        return tuple(HeadWeights(*part) for part in zip(self.labels, *each, strict=True))
 
     def forward(self, x: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b m o"]:
         """Attend; queries whose row of W_O is zero in every head are not computed.
