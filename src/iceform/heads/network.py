@@ -89,8 +89,8 @@ def freeze(module: nn.Module, what: str, **weights: tuple[Tensor | None, str]) -
         raise ShapeError(
             f"{', '.join(shapes)} do not make one {what}, whose axes are {', '.join(wanted)}"
         )
-    for name, (weight, _) in weights.items():
-        module.register_buffer(name, weight)
+    for name, (held, _) in weights.items():
+        module.register_buffer(name, held)
 
 
 def check_tokens(what: str, x: Tensor, tokens: int, features: int) -> None:
