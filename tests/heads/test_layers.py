@@ -137,8 +137,8 @@ def test_attention_refuses_other_inputs(shape):
 @pytest.mark.parametrize(
     ("position", "shape"),
     [
-        (0, (3, 4)), (0, (4, 5)), (3, (3, 7)), (3, (7, 2)), (0, (3, 9, 5)), (1, (3, 4, 6)), (2, (3, 6, 4)), (2, (2, 6, 5)),
-        (3, (2, 7, 2)),
+        (0, (3, 4)), (0, (4, 5)), (3, (3, 7)), (3, (7, 2)), (0, (3, 9, 5)), (1, (3, 4, 6)),
+        (2, (3, 6, 4)), (2, (2, 6, 5)), (3, (2, 7, 2)),
     ],
 )  # fmt: skip
 def test_attention_refuses_weights_that_do_not_fit(position, shape):
