@@ -136,7 +136,8 @@ def test_sums_over_samples(way, kind, labelled, shapes, dtype):
     want = (looked[..., None, :] @ x.double())[..., 0, :]
     found = SUMS[way](x, y, w, it, labels)
     assert (found.shape, found.dtype) == (want.shape, torch.float64)
-    unit = torch.finfo(wide).eps / 2
-    model = rounding_of("fused").model(wide, it, d**0.5 + 1, d)
-    each = it.rounding(model) + it.steepness * (d + 4) * unit * (d**0.5 + 1)
-    assert (found - want).abs().max() <= n * (each + 4 * unit * (it.size + 1)) / d**0.5
+    unit, size = torch.finfo(wide).eps / 2, it.size + labelled
+    each = rounding_bound(it, wide) + it.steepness * (d + 4) * unit * (d**0.5 + 1)
+    if not it.uniform:
+        each += it.rounding(rounding_of("fused").model(wide, it, d**0.5 + 1, d))
+    assert (found - want).abs().max() <= n * (each + 4 * unit * size) / d**0.5
