@@ -110,7 +110,7 @@ def test_rows_are_drawn_at_random_and_from_every_part_of_a_run():
         witness = RecordingBackend(bind(LAYOUT.build(), "fused"))
         for place in range(12):
             witness.total(look_ups(rows=4 + place))
-        seen |= {kept.prompt.count - 4 for kept in witness.attester.kept}
+        seen |= {kept.args[0].count - 4 for kept in witness.attester.kept}
     assert seen == set(range(12))
 
 

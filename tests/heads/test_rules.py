@@ -170,6 +170,7 @@ def test_weights_that_change_are_noticed_whatever_their_size(wide, share):
                          ((~kept[0]).nonzero()[1], -0.0)):  # fmt: skip
         before = float(buffer[0, place[0], place[1]])
         buffer[0, place[0], place[1]] = value
+        assert not bool(network.unchanged())
         with pytest.raises(IntegrityError, match="weights were changed"):
             network.check()
         buffer[0, place[0], place[1]] = before

@@ -320,7 +320,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "networks/capture.py",
         "with _WRITTEN:\n        before",
         "with contextlib.nullcontext():\n        before",
-        ("tests/networks/test_in_context.py::test_originals_run_as_written_in_every_thread",),
+        ("tests/networks/test_traps.py::test_the_original_runs_as_written_in_every_thread",),
     ),
     Mutant(
         "a file's seal is not looked at",
@@ -682,7 +682,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "run/triton/look_up.py",
         "            there = tl.where(room >= j, c, 0.0) if ",
         "            there = tl.where(room >= -j, c, 0.0) if ",
-        ("tests/run/test_triton.py",),
+        ("tests/run/test_look_ups.py", "-k", "kernels and not slopes"),
     ),
     Mutant(
         "kernels: labels that ride along are not taken off",
@@ -696,14 +696,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "run/triton/residuals.py",
         "    if EXACT:\n        sums = tl.sum((looked[:, None] * x).to(tl.float64), 0)\n",
         "    if EXACT:\n        sums = tl.sum((looked[:, None] * x).to(tl.float32), 0)\n",
-        ("tests/run/test_triton.py", "-k", "sums"),
+        ("tests/run/test_look_ups.py", "-k", "sums and kernels"),
     ),
     Mutant(
         "loops in C: tokens left of the nearest are not in the sum of weights",
         "run/look_up.c",
         "        mass += w * right + v * left;\n",
         "        mass += w * right;\n",
-        ("tests/run/test_compiled.py",),
+        ("tests/run/test_look_ups.py", "-k", "declared"),
     ),
     Mutant(
         "loops in C: the last entries of a window of keys in order are not read",

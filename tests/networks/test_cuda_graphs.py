@@ -1,4 +1,4 @@
-"""Recorded runs without a GPU: a stand-in repeats what it was shown, into the same memory."""
+"""Recorded runs on a GPU, and without one: a stand-in repeats what it was shown, in its memory."""
 
 import contextlib
 import copy
@@ -54,8 +54,7 @@ def recording(graph, **_):
         cuda_graphs._run = kept
 
 
-@pytest.fixture
-def net(monkeypatch):
+def stood_in(monkeypatch):
     cuda = torch.cuda
     monkeypatch.setattr(cuda, "CUDAGraph", StandIn)
     monkeypatch.setattr(cuda, "graph", recording)
@@ -68,17 +67,27 @@ def net(monkeypatch):
     monkeypatch.setattr(cuda_graphs, "_is_here", lambda _: True)
     monkeypatch.setattr(cuda_graphs, "_tables", lambda *_: [])
     monkeypatch.setattr(FrozenNetwork, "is_flagged", property(lambda n: n._sealed is not None))
+
+
+@pytest.fixture(params=["stand-in", "cuda"])
+def net(request, monkeypatch):
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, activation="gelu")
     model = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).double().eval()
     made = in_context(model, calibration=[given()], headroom=4.0)
+    if request.param == "cuda":
+        return made.to("cuda")
+    stood_in(monkeypatch)
     made.model.forward = lambda *args: called(made.model, *args)
     return made
 
 
-def given():
+def given(net=None):
     torch.manual_seed(1)
-    return torch.randn(3, 5, 8, dtype=F64)
+    x = torch.randn(3, 5, 8, dtype=F64)
+    return x if net is None else x.to(next(net.buffers()).device)
 
 
 def called(model, *args):
@@ -100,7 +109,7 @@ def recordings(net):
 
 
 def test_the_second_call_is_recorded_and_later_ones_replay_it(net):
-    x, want = given(), net(given())
+    x, want = given(net), net(given(net))
     assert not recordings(net)
     assert torch.equal(net(x), want)
     (held,) = recordings(net)
@@ -116,7 +125,7 @@ def test_the_second_call_is_recorded_and_later_ones_replay_it(net):
 
 def test_maps_and_sums_are_left_to_the_piece_behind_them(net, monkeypatch):
     """With the same numbers, and every piece judged; not where somebody looks at them."""
-    x, graph = given(), net.model.graphs[0]
+    x, graph = given(net), net.model.graphs[0]
     joined = net.model.joined(graph)
     behind = [net.model.get_submodule(node.args[0]).kind for node in graph.nodes
               if node.op == "piece" and joined & set(node.needs)]  # fmt: skip
@@ -141,7 +150,7 @@ def test_maps_and_sums_are_left_to_the_piece_behind_them(net, monkeypatch):
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e6])
 def test_inputs_out_of_range_are_refused(net, bad):
-    x = given()
+    x = given(net)
     want = thrice(net, x)
     y = x.clone()
     y[1, 2, 3] = bad
@@ -154,7 +163,7 @@ def test_inputs_out_of_range_are_refused(net, bad):
 
 @pytest.mark.parametrize(("index", "value"), [(1, float("nan")), (1, 2.0), (0, 2.0)])
 def test_changed_weights_are_refused_or_followed(net, index, value):
-    x, weight = given(), net.frozen.network.layers[index].w_k
+    x, weight = given(net), net.frozen.network.layers[index].w_k
     want = thrice(net, x)
     kept = weight.clone()
     weight.data.view(-1)[0] = value
@@ -172,7 +181,7 @@ def test_changed_weights_are_refused_or_followed(net, index, value):
 
 
 def test_prompts_that_lie_elsewhere_are_recorded_again(net):
-    x = given()
+    x = given(net)
     want = thrice(net, x)
     (held,) = recordings(net)
     piece = next(p for p in net.pieces if p.kind == "linear")
@@ -185,7 +194,7 @@ def test_prompts_that_lie_elsewhere_are_recorded_again(net):
 
 
 def test_hooks_gradients_and_watched_runs_are_not_replayed(net):
-    x, seen = given(), []
+    x, seen = given(net), []
     want = thrice(net, x)
     handle = net.pieces[0].hook_out.register_forward_hook(lambda *a: seen.append(1))
     net(x)
@@ -209,7 +218,7 @@ def test_what_cannot_be_recorded_runs_as_it_is(net, monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "graph", waits)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    x = given()
+    x = given(net)
     want = net(x)
     assert torch.equal(net(x), want)
     assert torch.equal(net(x), want)

@@ -292,6 +292,6 @@ def test_a_target_with_several_heads(encoding):
         for k, q, v in zip(*(w.unbind(1) for w in weights), strict=True)
     )
     assert_within(em(x, *weights), want, em.certify(x, *weights).error, "three heads")
-    assert em.network.layers[0].heads[8].label == "K1 row 0"
+    assert em.network.layers[0].labels[8] == "K1 row 0"
     with pytest.raises(ice.errors.ShapeError, match=r"K must have shape \(\*batch, 3, 2, 3\)"):
         em(x, weights[0][:, 0], *weights[1:])

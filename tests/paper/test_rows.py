@@ -82,7 +82,7 @@ def test_the_papers_setting(encoding, dtype, at_most):
     )  # fmt: skip
     assert em.plan.heads == 121
     assert em.interpolant.tokens <= 27
-    assert em.network.layers[0].heads[3].label == "K row 3"
+    assert em.network.layers[0].labels[3] == "K row 3"
     inputs = tuple(t.to(dtype) for t in inputs)
     assert_within(em(*inputs), em.reference(*inputs), at_most, f"{encoding} {dtype}")
     if dtype == torch.float64:

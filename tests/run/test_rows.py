@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -21,6 +20,7 @@ from iceform.heads import (
     unchecked,
 )
 from iceform.run import Backend, bind
+from tests.run.forgeries import FORGERIES, in_place, swapped
 
 F32, F64 = torch.float32, torch.float64
 SAME = {F64: 1e-10, F32: 2e-3}  # of numbers of size 1, after two layers
@@ -230,29 +230,6 @@ def test_literal_and_fused_follow_the_prompt(name):
 
 
 # ------------------------------------------------------------------------------------- integrity
-
-
-def in_place(weight):
-    weight[(0,) * weight.ndim] = float("nan")
-
-
-def through_data(weight):
-    weight.data.view(-1)[0] = float("nan")
-
-
-def through_numpy(weight):
-    weight.detach().numpy().reshape(-1)[0] = np.nan
-
-
-def scaled(weight):
-    weight.mul_(1.5)
-
-
-def swapped(weight):
-    weight.copy_(weight.flip(-2).clone())
-
-
-FORGERIES = (in_place, through_data, through_numpy, scaled, swapped)
 
 
 FIRST = next(iter(CASES))

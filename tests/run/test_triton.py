@@ -16,7 +16,7 @@ from iceform.networks.pieces.norms import _root_table
 from iceform.run import loops, primitives
 from iceform.run.primitives import SampleMaxima
 from iceform.tables import Interpolant
-from tests.run.tables import KINDS, points, rounding_bound, table
+from tests.run.tables import points, rounding_bound, table
 
 pytest.importorskip("triton", reason="the gpu extra is not installed")
 
@@ -31,25 +31,6 @@ def kernels():
     if DEVICE == "cpu" and not triton.interpreted():
         pytest.skip("Triton was imported before its interpreter was asked for")
     return triton
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_look_ups_are_within_the_declared_rounding(kernels, kind, dtype):
-    it = table(kind)
-    z = points(it, dtype, 700).to(DEVICE)
-    off = (kernels.interpolate(z, it).double() - primitives.plain_interpolate(z.double(), it)).abs()
-    assert off.max() <= rounding_bound(it, dtype), (kind, float(z[off.argmax()]))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_backward_of_a_look_up(kernels, kind):
-    it = table(kind)
-    z = points(it, torch.float64, 100).to(DEVICE).requires_grad_()
-    (expected,) = torch.autograd.grad(primitives.plain_interpolate(z, it).square().sum(), z)
-    (found,) = torch.autograd.grad(kernels.interpolate(z, it).square().sum(), z)
-    size = float(expected.abs().max())
-    assert (found - expected).abs().max() <= 1e-6 * size, (found - expected).abs().max()
 
 
 def test_bfloat16_look_ups_are_rounded_once(kernels):
@@ -74,31 +55,6 @@ def _exact(x, y, w, it, labels=None):
     if labels is not None:
         looked = looked - labels.double()
     return (looked[..., None, :] @ x)[..., 0, :]
-
-
-SIZES = ((1, 1), (40, 3), (70, 64), (33, 200), (9, 1000))
-
-
-@pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize("kind", ["line", "fitted", "graded"])
-@pytest.mark.parametrize("dtype", [*DTYPES, torch.bfloat16], ids=str)
-def test_sums(kernels, kind, size, dtype):
-    it = table(kind)
-    x, y, w = _data(*size, dtype)
-    found, expected = kernels.residual_sum(x, y, w, it), _exact(x, y, w, it)
-    unit = torch.finfo(w.dtype).eps / 2
-    n, d = size
-    # z of d products, its look-up, and the product with x of at most 1/sqrt(d).
-    each = rounding_bound(it, w.dtype) + it.steepness * (d + 4) * unit * (d**0.5 + 1)
-    graded = 0 if it.uniform else _literal(it, w.dtype, d)
-    allowed = n * (each + graded + 4 * unit * it.size) / d**0.5
-    assert (found - expected).abs().max() <= allowed
-
-
-def _literal(it, dtype, d):
-    from iceform.run import rounding_of
-
-    return it.rounding(rounding_of("fused").model(dtype, it, d**0.5 + 1, d))
 
 
 def test_wide_samples_are_tiled(kernels):
@@ -130,15 +86,6 @@ def test_many_samples_are_summed_in_blocks(kernels):
     error = rounding_of("fused").sum_error(torch.float32, len(x)) * it.size
     error += rounding_bound(it, torch.float32) + 8 * 6e-8 * 3
     assert (found - expected).abs().max() / len(x) <= error
-
-
-def test_batches(kernels):
-    it = table("fitted")
-    x, y, w = _data(50, 7, torch.float64, (3,))
-    allowed = 50 * rounding_bound(it, x.dtype)
-    for data in (x, x[0]):
-        found = kernels.residual_sum(data, y, w, it)
-        assert (found - _exact(data, y, w, it)).abs().max() <= allowed
 
 
 @pytest.mark.parametrize("tiled", [False, True])

@@ -30,9 +30,10 @@ from __future__ import annotations
 import math
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -159,16 +160,6 @@ def _allowed(
 
 
 @dataclass(frozen=True, eq=False)
-class _RecordedPrompt:
-    """A prompt with what came back: rows, the tokens after every layer, or a sum over samples."""
-
-    prompt: Prompt | LookUps | SoftmaxAverage
-    rows: Tensor | None
-    layers: tuple[Tensor, ...] = ()
-    added: _RecordedSum | None = None
-
-
-@dataclass(frozen=True, eq=False)
 class _RecordedSum:
     """A sum over samples as it came back, and what the backend added up.
 
@@ -215,7 +206,7 @@ class RecordingBackend(Backend):
         self.name, self.rounding = backend.name, backend.rounding
         self._unsettled = False
         self.ledger = Ledger() if ledger is None else ledger
-        self.attester = Attester[_RecordedPrompt](tuning.WITNESS_KEPT, last=True)
+        self.attester = Attester[Callable[[], Iterator[Question]]](tuning.WITNESS_KEPT, last=True)
         self._random = self.attester.draw
 
     @property
@@ -228,17 +219,18 @@ class RecordingBackend(Backend):
             *_, last = self.stream(prompt)
             return last
         out = self.inner.run(prompt)
-        self._keep(prompt, out)
+        averaged = isinstance(prompt, SoftmaxAverage)
+        self._keep(prompt, self._average_questions if averaged else self._row_questions, out)
         return out
 
     def stream(self, prompt: Prompt) -> Iterator[Tensor]:
-        layers = tuple(self.inner.stream(prompt))
-        self._keep(prompt, layers=layers)
-        return iter(layers)
+        return self._streamed(prompt, tuple(self.inner.stream(prompt)))
 
     def literally(self, prompt: Prompt) -> Iterator[Tensor]:
-        layers = tuple(self.inner.literally(prompt))
-        self._keep(prompt, layers=layers)
+        return self._streamed(prompt, tuple(self.inner.literally(prompt)))
+
+    def _streamed(self, prompt: Prompt, layers: tuple[Tensor, ...]) -> Iterator[Tensor]:
+        self._keep(prompt, self._layer_questions, layers)
         return iter(layers)
 
     def total(
@@ -247,28 +239,30 @@ class RecordingBackend(Backend):
     ) -> Tensor:  # fmt: skip
         with listening() as told:
             out = self.inner.total(prompt, watch, over, dtype)
-        self._keep(prompt, added=_added(out, told, over=over))
+        self._keep(prompt, self._sum_questions, _added(out, told, over=over))
         return out
 
     def count(self, prompt: LookUps) -> Tensor:
         with listening() as told:
             out = self.inner.count(prompt)
-        self._keep(prompt, added=_added(out[..., None], told, count=True))
+        self._keep(prompt, self._sum_questions, _added(out[..., None], told, count=True))
         return out
 
     def _keep(
         self,
         prompt: Prompt | LookUps | SoftmaxAverage,
-        rows: Tensor | None = None,
-        layers: tuple[Tensor, ...] = (),
-        added: _RecordedSum | None = None,
+        ask: Callable[[Any, Any], Iterator[Question]],
+        found: Tensor | tuple[Tensor, ...] | _RecordedSum,
     ) -> None:
-        """Each prompt of a run is as likely to be kept as any other."""
+        """Each prompt of a run is as likely to be kept as any other, with what came back.
+
+        ``ask`` has the questions: of rows, of the tokens after every layer, or of a sum.
+        """
         prompts = prompt.tokens.shape[:-2].numel() if isinstance(prompt, Prompt) else prompt.prompts
         self.ledger.note("attention", "prompts through the frozen network", prompts)
         if isinstance(prompt, LookUps):  # loops change their coefficients in place
             prompt = replace(prompt, w=prompt.w.detach().clone())
-        self.attester.offer(lambda: _RecordedPrompt(prompt, rows, layers, added))
+        self.attester.offer(lambda: partial(ask, prompt, found))
 
     @torch.no_grad()
     def attest(self) -> Attestation:
@@ -279,21 +273,14 @@ class RecordingBackend(Backend):
         expected = self.network.expected or weights
         if self.rounding.literal:
             return Attestation(weights, expected, self.name, literal=True)
-        return self.attester.attest(weights, expected, self.name, self._questions)
+        return self.attester.attest(weights, expected, self.name, lambda ask: ask())
 
-    def _questions(self, seen: _RecordedPrompt) -> Iterator[Question]:
-        prompt = seen.prompt
-        if isinstance(prompt, LookUps):
-            yield from self._look_up_questions(prompt, seen)
-        elif isinstance(prompt, SoftmaxAverage):
-            yield Replay(lambda: self._compare_average(prompt, seen.rows))
-        elif len(seen.layers) != len(self.network.layers):
+    def _layer_questions(self, prompt: Prompt, layers: tuple[Tensor, ...]) -> Iterator[Question]:
+        if len(layers) != len(self.network.layers):
             why = f"the {self.name} backend does not tell its layers apart"
             yield Replay(lambda: Comparison(note=why))
-        else:
-            yield from layer_questions(
-                self.network, prompt.tokens, seen.layers, self.rounding, self._random
-            )
+            return
+        yield from layer_questions(self.network, prompt.tokens, layers, self.rounding, self._random)
 
     @cached_property
     def _literal(self) -> LiteralBackend:
@@ -302,28 +289,31 @@ class RecordingBackend(Backend):
     def _draw(self, count: int, most: int) -> Tensor:
         return torch.tensor(sorted(self._random.sample(range(count), min(count, most))))
 
-    def _look_up_questions(self, prompt: LookUps, seen: _RecordedPrompt) -> Iterator[Question]:
+    def _one_of(self, prompt: LookUps) -> tuple[tuple[int, ...], LookUps] | None:
+        """Which set of a batch is drawn, and its look-ups; None where there are none."""
         if not prompt.count or not prompt.batch.numel():
-            return
+            return None
         which = tuple(self._random.randrange(size) for size in prompt.batch)
-        one = prompt.of(*which)
-        if seen.added is not None:
-            yield from self._sum_questions(one, which, seen.added)
-            return
-        assert seen.rows is not None
-        drawn = self._draw(one.count, one.layout.samples).to(one.x.device)
-        rows = seen.rows[which][drawn]
-        yield Replay(lambda: self._compare_rows(one.part(drawn), rows))
+        return which, prompt.of(*which)
+
+    def _row_questions(self, prompt: LookUps, rows: Tensor) -> Iterator[Question]:
+        if (one := self._one_of(prompt)) is not None:
+            which, part = one
+            drawn = self._draw(part.count, part.layout.samples).to(part.x.device)
+            yield Replay(partial(self._compare_rows, part.part(drawn), rows[which][drawn]))
 
     def _compare_rows(self, part: LookUps, rows: Tensor) -> Comparison:
-        off = float((rows - self._literal.run(part)).abs().max())
-        return Comparison(len(rows), off, _look_up_allowance(part, "literal", self.name))
+        return self._compare(rows, part, _look_up_allowance(part, "literal", self.name))
 
-    def _sum_questions(
-        self, prompt: LookUps, which: tuple[int, ...], added: _RecordedSum
-    ) -> Iterator[Question]:
+    def _compare(self, rows: Tensor, part: LookUps | SoftmaxAverage, allowed: float) -> Comparison:
+        off = float((rows - self._literal.run(part)).abs().max())
+        return Comparison(len(rows), off, allowed)
+
+    def _sum_questions(self, prompt: LookUps, added: _RecordedSum) -> Iterator[Question]:
         """The sum against its parts; the last part and one drawn against rows; rows literally."""
-        parts = added.parts
+        if (one := self._one_of(prompt)) is None:
+            return
+        (which, prompt), parts = one, added.parts
         sums = (parts.sums.movedim(0, -2)[which]).double()
         gain, keep = (1.0, 0.0) if parts.whole else (prompt.gain, prompt.keep)
         kept = keep * prompt.w.detach().double()
@@ -376,17 +366,13 @@ class RecordingBackend(Backend):
         off = (found + samples * kept - total).abs()
         return Comparison.of(off / samples, allowed / samples, rows=0)  # of a row, in the mean
 
-    def _compare_average(self, prompt: SoftmaxAverage, rows: Tensor | None) -> Comparison:
-        assert rows is not None
-        if not len(rows):
-            return Comparison()
-        most = (
-            tuning.WITNESS_APART if prompt.apart else prompt.layout.samples
-        )  # of one literal prompt, or few
+    def _average_questions(self, prompt: SoftmaxAverage, rows: Tensor) -> Iterator[Question]:
+        # Of one literal prompt, or of few.
+        most = tuning.WITNESS_APART if prompt.apart else prompt.layout.samples
         drawn = self._draw(len(rows), most).to(rows.device)
-        part = prompt.part(drawn)
-        off = float((rows[drawn] - self._literal.run(part)).abs().max())
-        return Comparison(len(drawn), off, _average_allowance(part))
+        part, got = prompt.part(drawn), rows[drawn]
+        if len(rows):
+            yield Replay(lambda: self._compare(got, part, _average_allowance(part)))
 
 
 def _added(

@@ -7,12 +7,9 @@ every program that the machine runs: feed it the prompts.
 from __future__ import annotations
 
 import hashlib
-import logging
 import math
 import random
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -32,6 +29,7 @@ from iceform.heads import (
     SoftmaxAverage,
 )
 from iceform.heads.network import Embed
+from iceform.networks.capture import quietly
 from iceform.paper import Emulator, LinearLayer, Plan
 from iceform.run import Backend, Rounding
 from iceform.validation import human_bytes, path_of, unit_roundoff, written_out
@@ -202,9 +200,7 @@ def write_file(
             f"the weights take {human_bytes(size)}, an ONNX file holds {human_bytes(LARGEST)}; "
             f"export {smaller}"
         )
-    with warnings.catch_warnings(), _quiet("torch.onnx"):
-        # The exporter's own use of parts of torch that are going away.
-        warnings.simplefilter("ignore")
+    with quietly():
         program = export()
     assert program is not None
     program.model.metadata_props[DIGEST] = digest
@@ -255,18 +251,6 @@ def _check_signature(data: bytes, recorded: str | None, path: Path) -> None:
             f"{path} is not what was exported there: its SHA-256 is not the one that it records; "
             "export it again"
         )
-
-
-@contextmanager
-def _quiet(name: str) -> Iterator[None]:
-    """Without a logger's warnings: the exporter lists packages that it could use."""
-    logger = logging.getLogger(name)
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 def session(path: Path) -> Any:

@@ -71,10 +71,26 @@ class Features(Mapping[str, slice]):
         ]
 
 
-def freeze(module: nn.Module, **weights: Tensor | None) -> None:
-    """Give a module its weights, as buffers: no optimiser can touch them."""
-    for name, weight in weights.items():
-        module.register_buffer(name, weight)
+def freeze(module: nn.Module, what: str, **weights: tuple[Tensor | None, str]) -> None:
+    """Give a module its weights, as buffers: no optimiser can touch them.
+
+    Each comes with the names of its axes; axes of one name are of one size. Axes called heads may
+    be 1 as well: weights that all heads share. Weights that do not fit are refused.
+    """
+    given = {name: (w, axes.split()) for name, (w, axes) in weights.items() if w is not None}
+    sizes: dict[str, set[int]] = {}
+    for weight, axes in given.values():
+        for axis, size in zip(axes, weight.shape, strict=False):
+            sizes.setdefault(axis, set()).add(size)
+    sizes["heads"] = sizes.get("heads", {1}) - {1}
+    if any(w.ndim != len(axes) for w, axes in given.values()) or max(map(len, sizes.values())) > 1:
+        shapes = (f"{name} {tuple(w.shape)}" for name, (w, _) in given.items())
+        wanted = (f"{name} ({', '.join(axes)})" for name, (_, axes) in given.items())
+        raise ShapeError(
+            f"{', '.join(shapes)} do not make one {what}, whose axes are {', '.join(wanted)}"
+        )
+    for name, (held, _) in weights.items():
+        module.register_buffer(name, held)
 
 
 def check_tokens(what: str, x: Tensor, tokens: int, features: int) -> None:
@@ -120,13 +136,10 @@ class Embed(nn.Module):
         names: Features | None = None,
     ) -> None:
         super().__init__()
-        wide = {len(features), len(spread), len(constant)}
-        if len(wide) != 1 or places.shape[1] != spread.shape[1]:
-            raise ShapeError(
-                f"features {tuple(features.shape)}, places {tuple(places.shape)}, spread "
-                f"{tuple(spread.shape)} and constant {tuple(constant.shape)} do not make one map"
-            )
-        freeze(self, features=features, places=places, spread=spread, constant=constant)
+        freeze(
+            self, "map", features=(features, "out features"), places=(places, "tokens places"),
+            spread=(spread, "out places"), constant=(constant, "out"),
+        )  # fmt: skip
         self.names = names
 
     @property
@@ -141,17 +154,6 @@ class Embed(nn.Module):
 
 
 EVERY = slice(None)
-
-
-@dataclass(frozen=True)
-class HeadWeights:
-    """One head of a layer: its label and its literal weights."""
-
-    label: str
-    w_k: Tensor  # (head_dim, features)
-    w_q: Tensor  # (head_dim, features)
-    w_v: Tensor  # (out_features, features)
-    w_o: Tensor  # (tokens, out_tokens)
 
 
 @dataclass(frozen=True)
@@ -187,19 +189,10 @@ class Entry:
     depth: int
 
     @property
-    def weights(self) -> Float[Tensor, "h q n"]:
-        """Attention."""
-        return torch.softmax(self.scores, -1)
-
-    @property
-    def looked(self) -> Float[Tensor, "h q"]:
-        """What every query gets from every head."""
-        return (self.weights @ self.values[..., None])[..., 0]
-
-    @property
     def value(self) -> Float[Tensor, ""]:
         """The number."""
-        return (self.reads * self.looked).sum()
+        looked = torch.softmax(self.scores, -1) @ self.values[..., None]
+        return (self.reads * looked[..., 0]).sum()
 
 
 class SoftmaxAttention(nn.Module):
@@ -251,20 +244,18 @@ class SoftmaxAttention(nn.Module):
         residual: bool = False,
     ) -> None:
         super().__init__()
-        _check_weights(w_k, w_q, w_v, w_o, residual)
-        freeze(self, w_k=w_k, w_q=w_q, w_v=w_v, w_o=w_o)
+        freeze(
+            self, "layer", w_k=(w_k, "heads width features"), w_q=(w_q, "heads width features"),
+            w_v=(w_v, "heads out features"), w_o=(w_o, "heads tokens out_tokens"),
+        )  # fmt: skip
+        if residual and (w_v.shape[1] != w_v.shape[2] or w_o.shape[1] != w_o.shape[2]):
+            shapes = f"w_v {tuple(w_v.shape)} and w_o {tuple(w_o.shape)}"
+            raise ShapeError(f"a residual layer must keep tokens and features, got {shapes}")
         self.residual = residual
         count = max(len(w) for w in (w_k, w_q, w_v, w_o))
         self.labels = tuple(labels or (f"head {h}" for h in range(count)))
         if len(self.labels) != count:
             raise ShapeError(f"{len(self.labels)} labels were given for {count} heads")
-
-    @property
-    def heads(self) -> tuple[HeadWeights, ...]:
-        """The heads with their labels."""
-        count = len(self.labels)
-        each = [w.expand(count, -1, -1) for w in (self.w_k, self.w_q, self.w_v, self.w_o)]
-        return tuple(HeadWeights(*part) for part in zip(self.labels, *each, strict=True))
 
     def forward(self, x: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b m o"]:
         """Attend; queries whose row of W_O is zero in every head are not computed.
@@ -351,19 +342,6 @@ class SoftmaxAttention(nn.Module):
 def _some(weights: Tensor, heads: Tensor) -> Tensor:
     """The weights of some heads; those that all share, once."""
     return weights if len(weights) == 1 else weights[heads]
-
-
-def _check_weights(w_k: Tensor, w_q: Tensor, w_v: Tensor, w_o: Tensor, residual: bool) -> None:
-    shapes = {name: tuple(w.shape) for name, w in
-              {"w_k": w_k, "w_q": w_q, "w_v": w_v, "w_o": w_o}.items()}  # fmt: skip
-    if not all(len(s) == 3 for s in shapes.values()):
-        raise ShapeError(f"attention weights are (heads, rows, columns), got {shapes}")
-    if w_k.shape[1:] != w_q.shape[1:] or w_v.shape[2] != w_k.shape[2]:
-        raise ShapeError(f"w_k and w_q must agree, and w_v in its features, got {shapes}")
-    if len({s[0] for s in shapes.values()} - {1}) > 1:
-        raise ShapeError(f"all weights need the same number of heads, got {shapes}")
-    if residual and (w_v.shape[1] != w_v.shape[2] or w_o.shape[1] != w_o.shape[2]):
-        raise ShapeError(f"a residual layer must keep tokens and features, got {shapes}")
 
 
 _CHECKED: ContextVar[bool] = ContextVar("weights are checked before they run", default=True)

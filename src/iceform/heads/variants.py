@@ -69,18 +69,11 @@ class Lift(nn.Module):
         constant: Float[Tensor, "m q"],
     ) -> None:
         super().__init__()
-        if (feature_maps.ndim, token_maps.ndim, constant.ndim) != (3, 3, 2):
-            raise ShapeError(
-                f"feature maps {tuple(feature_maps.shape)}, token maps {tuple(token_maps.shape)} "
-                f"and constant {tuple(constant.shape)} do not make one map: they need 3, 3, 2 axes"
-            )
-        terms, rows, _ = feature_maps.shape
-        if token_maps.shape[0] != terms or constant.shape != (token_maps.shape[2], rows):
-            raise ShapeError(
-                f"feature maps {tuple(feature_maps.shape)}, token maps {tuple(token_maps.shape)} "
-                f"and constant {tuple(constant.shape)} do not make one map"
-            )
-        freeze(self, feature_maps=feature_maps, token_maps=token_maps, constant=constant)
+        freeze(
+            self, "map", feature_maps=(feature_maps, "terms out features"),
+            token_maps=(token_maps, "terms tokens out_tokens"),
+            constant=(constant, "out_tokens out"),
+        )  # fmt: skip
 
     def forward(self, z: Float[Tensor, "*b n p"]) -> Float[Tensor, "*b m q"]:
         """Expand."""
@@ -116,13 +109,13 @@ class HeadGroup(nn.Module):
         labels: Sequence[str],
     ) -> None:
         super().__init__()
-        shapes = {"w_q": w_q.shape, "w_k": w_k.shape, "w_v": w_v.shape, "w_o": w_o.shape}
-        heads, _, features = w_q.shape
-        if w_k.shape != w_q.shape or w_v.shape[2] != features or w_o.mT.shape != w_v.shape:
-            raise ShapeError(f"these weights do not make heads: {shapes}")
-        if len(labels) != heads or len(w_v) != heads:
-            raise ShapeError(f"{len(labels)} labels for heads of shapes {shapes}")
-        freeze(self, w_q=w_q, w_k=w_k, w_v=w_v, w_o=w_o)
+        freeze(
+            self, "group of heads", w_q=(w_q, "heads width features"),
+            w_k=(w_k, "heads width features"), w_v=(w_v, "heads rank features"),
+            w_o=(w_o, "heads features rank"),
+        )  # fmt: skip
+        if {len(w) for w in (w_q, w_k, w_v, w_o, labels)} != {len(labels)}:
+            raise ShapeError(f"{len(labels)} labels were given for {len(w_q)} heads")
         self.labels = tuple(labels)
 
     def forward(
@@ -268,23 +261,15 @@ class HopfieldLayer(nn.Module):
         stored: int | None = None,
     ) -> None:
         super().__init__()
-        if w_k.shape[0] != w_q.shape[0] or w_v.shape[1] != w_k.shape[0]:
-            raise ShapeError(
-                f"w_k {tuple(w_k.shape)}, w_q {tuple(w_q.shape)} and w_v {tuple(w_v.shape)} do not "
-                "make one layer"
-            )
         if (patterns is None) == (stored is None):
             raise ShapeError(
                 "give either the patterns or how many tokens of the input are patterns"
             )
         freeze(
-            self,
-            w_k=w_k,
-            w_q=w_q,
-            w_v=w_v,
-            beta=torch.tensor(beta, dtype=w_k.dtype),
-            patterns=patterns,
-        )
+            self, "layer", w_k=(w_k, "width pattern_features"), w_q=(w_q, "width state_features"),
+            w_v=(w_v, "out width"), beta=(torch.tensor(beta, dtype=w_k.dtype), ""),
+            patterns=(patterns, "stored pattern_features"),
+        )  # fmt: skip
         self.stored = stored
         self.labels = ("retrieval",)
 
@@ -380,14 +365,11 @@ class LiftedAttention(SoftmaxAttention):
         super().__init__(*weights, labels=labels)
         self.group_sizes = tuple(group_sizes)
         freeze(
-            self,
-            shared_map=shared_map,
-            shared_tokens=shared_tokens,
-            group_maps=group_maps,
-            picks=picks,
-            ramp=ramp,
-            constant=constant,
-        )
+            self, "lift", shared_map=(shared_map, "out features"),
+            shared_tokens=(shared_tokens, "tokens out_tokens"),
+            group_maps=(group_maps, "groups out features"), picks=(picks, "all_heads tokens"),
+            ramp=(ramp, "out_tokens"), constant=(constant, "out_tokens out"),
+        )  # fmt: skip
 
     def _tokens(self, x: Tensor, heads: Tensor | slice = EVERY) -> Tensor:
         shared = self.shared_tokens.mT @ (x @ self.shared_map.mT) + self.constant

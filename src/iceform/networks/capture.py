@@ -143,8 +143,8 @@ def lifted(dtype: torch.dtype) -> contextlib.AbstractContextManager[object]:
 
 
 @contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    """Keep torch.export's log quiet: failures are raised instead."""
+def quietly() -> Iterator[None]:
+    """Keep the log and the warnings of torch's exporters quiet: failures are raised instead."""
     log = logging.getLogger("torch")
     before = log.level
     log.setLevel(logging.CRITICAL)
@@ -188,7 +188,7 @@ def capture(
 def _exported(flat: _FlatModel, tensors: list[Tensor], *, dynamic: bool) -> Any:
     auto = torch.export.Dim.AUTO
     shapes = (tuple(dict.fromkeys(range(t.ndim), auto) for t in tensors),) if dynamic else None
-    with _quietly(), as_written(), _masks_unread(), torch.no_grad():
+    with quietly(), as_written(), _masks_unread(), torch.no_grad():
         program = torch.export.export(flat, tuple(tensors), dynamic_shapes=shapes, strict=False)
         named = {str(node.target).partition(".")[2] for node in program.graph.nodes}
         apart = {op: how for op, how in _apart().items() if str(op).partition(".")[2] in named}

@@ -12,17 +12,7 @@ from iceform.errors import IntegrityError
 from iceform.networks.frozen import FrozenLayers, NetworkSizes, identity_table
 from iceform.networks.graph import graph_from
 from iceform.networks.model import NetworkModel
-from iceform.networks.pieces import (
-    Activation,
-    AttentionPiece,
-    EmbeddingMap,
-    LinearMap,
-    Norm,
-    Piece,
-    PieceSettings,
-    ProductPiece,
-    make_activation,
-)
+from iceform.networks.pieces import Piece, PieceSettings
 from iceform.networks.structure import Signature
 from iceform.run import resolve
 from iceform.validation import check_choice, check_dtype, check_eps, check_positive
@@ -32,9 +22,6 @@ if TYPE_CHECKING:
 
 
 _SETTINGS = ("eps", "dtype", "backend", "headroom", "on_range")
-_KINDS: dict[str, type[Piece]] = {
-    piece.kind: piece for piece in (AttentionPiece, EmbeddingMap, LinearMap, Norm, ProductPiece)
-}
 
 
 def pack(network: InContext) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -107,10 +94,8 @@ def _made(saved: dict[str, Any], tensors: dict[str, Tensor], settings: PieceSett
     """A piece from its description and its tensors."""
     name, kind, made = str(saved["name"]), saved["kind"], saved["made"]
     try:
-        if kind == Activation.kind:
-            return make_activation(made["function"], name, settings)
-        if kind in _KINDS:
-            return _KINDS[kind].made(name, settings, tensors, made)
+        if kind in Piece.kinds:
+            return Piece.kinds[kind].made(name, settings, tensors, made)
     except (KeyError, TypeError, ValueError) as broken:
         raise IntegrityError(f"not the description of a piece: {broken!r}") from None
     raise IntegrityError(f"{kind!r} is no kind of piece")

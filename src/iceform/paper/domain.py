@@ -185,7 +185,7 @@ class Domain:
                 raise ShapeError(f"{name} is empty, shape {tuple(value.shape)}")
         if seen is None:
             seen = self.watch()
-            seen.watch_all(x)
+            seen(x)
         return torch.cat([largest_entry(y).double()[None], seen.sizes])
 
     def _sizes_of_coefficients(self, w: Tensor) -> Tensor:

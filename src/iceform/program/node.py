@@ -70,6 +70,7 @@ class NodeOperation:
     table: ClassVar[dict[str, NodeOperation]] = {}
     name: ClassVar[str] = ""
     shown: ClassVar[str] = ""  # what notes call it; its name if empty
+    word: ClassVar[str] = "no_instruction"  # of the selector
     exact: ClassVar[bool] = False  # whether float64 has its value without rounding
     keeps_whole: ClassVar[bool] = False  # whether whole numbers make a whole number
     given: ClassVar[bool] = False  # whether a run is handed its value
@@ -123,8 +124,8 @@ class NodeOperation:
     # --------------------------------------------------------------------- how it is computed
 
     def select(self, code: Any, node: Node) -> Any:
-        """What it becomes: one of the words of :class:`~iceform.computer.select.Selector`."""
-        return code.no_instruction(node)
+        """What it becomes: its ``word`` of :class:`~iceform.computer.select.Selector`."""
+        return getattr(code, self.word)(node)
 
     def terms(self, text: Any, node: Node, args: list[list[Any]]) -> list[Any]:
         """Its components in a text, from those of the arguments: one by one, by :meth:`term`.

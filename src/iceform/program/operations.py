@@ -15,6 +15,7 @@ moved        how far the result moves when arguments are off: first order and re
 tangent      a function with the derivative of that first order, where the value's is another
 expand       for an operation made of others: these, step by step (the tape, the language)
 select       the instructions that it becomes (:class:`~iceform.computer.select.Selector`)
+word         the one word of the selector for that, where one is enough
 terms        its components in a text (:class:`~iceform.targets.text.emitting.TextEmitter`)
 whole        whether the result is a whole number, given which arguments are
 clean        whether components beyond a vector's width are 0, given of which arguments they are
@@ -169,35 +170,26 @@ class _PassedNode(NodeOperation):
 
 
 class _StoredNode(_PassedNode):
-    name = "stored"
-
-    def select(self, code: Any, node: Node) -> Any:
-        return code.held(node)
+    name, word = "stored", "held"
 
 
 class _BoundedNode(_PassedNode):
-    name = "bounded"
+    name, word = "bounded", "bounded"
 
     def bounds(self, node: Node, *args: Any) -> Any:
         return args[0].meet(Range(*node.attr))
 
-    def select(self, code: Any, node: Node) -> Any:
-        return code.bounded(node)
-
 
 class _SpreadNode(_PassedNode):
-    name = "spread"
+    name, word = "spread", "spread"
 
     def value(self, run: Any, node: Node, *args: Any) -> Any:
         width = node.width or 1
         return args[0].expand((run.samples, width) if node.samples else (width,))
 
-    def select(self, code: Any, node: Node) -> Any:
-        return code.spread(node)
-
 
 class _ConcatNode(_PassedNode):
-    name = "concat"
+    name, word = "concat", "side_by_side"
 
     def shape(self, attr: Any, *args: Any) -> tuple[bool, int | None]:
         return any(a.samples for a in args), sum(a.width or 1 for a in args)
@@ -211,15 +203,12 @@ class _ConcatNode(_PassedNode):
     def clean(self, node: Node, args: list[bool]) -> bool:
         return True
 
-    def select(self, code: Any, node: Node) -> Any:
-        return code.side_by_side(node)
-
     def terms(self, text: Any, node: Node, args: list[list[Any]]) -> list[Any]:
         return [a for parts in args for a in parts]
 
 
 class _ComponentNode(_PassedNode):
-    name = "component"
+    name, word = "component", "component"
 
     def shape(self, attr: Any, *args: Any) -> tuple[bool, int | None]:
         return args[0].samples, None
@@ -229,9 +218,6 @@ class _ComponentNode(_PassedNode):
 
     def clean(self, node: Node, args: list[bool]) -> bool:
         return False
-
-    def select(self, code: Any, node: Node) -> Any:
-        return code.component(node)
 
     def terms(self, text: Any, node: Node, args: list[list[Any]]) -> list[Any]:
         return [args[0][node.attr]]
@@ -278,7 +264,7 @@ class _MoveNode(_PassedNode):
 
 
 class _ConstantNode(NodeOperation):
-    name, exact = "constant", True
+    name, exact, word = "constant", True, "number"
 
     def value(self, run: Any, node: Node, *args: Any) -> Any:
         return torch.full((node.width or 1,), float(node.attr), dtype=torch.float64)
@@ -292,15 +278,12 @@ class _ConstantNode(NodeOperation):
     def whole(self, node: Node, args: list[bool]) -> bool:
         return float(node.attr).is_integer()
 
-    def select(self, code: Any, node: Node) -> Any:
-        return code.number(node)
-
     def term(self, text: Any, node: Node, *args: Any) -> Any:
         return text.terms.constant(float(node.attr))
 
 
 class _NumbersNode(NodeOperation):
-    name, exact = "numbers", True
+    name, exact, word = "numbers", True, "numbers"
 
     def value(self, run: Any, node: Node, *args: Any) -> Any:
         return torch.tensor(node.attr, dtype=torch.float64)
@@ -314,9 +297,6 @@ class _NumbersNode(NodeOperation):
     def whole(self, node: Node, args: list[bool]) -> bool:
         return all(float(v).is_integer() for v in node.attr)
 
-    def select(self, code: Any, node: Node) -> Any:
-        return code.numbers(node)
-
     def terms(self, text: Any, node: Node, args: list[list[Any]]) -> list[Any]:
         return [text.terms.constant(v) for v in node.attr]
 
@@ -324,7 +304,7 @@ class _NumbersNode(NodeOperation):
 class _AddNode(NodeOperation):
     """a + b; with an attribute, that times b is added."""
 
-    name, shown, keeps_whole = "add", "sum", True
+    name, shown, keeps_whole, word = "add", "sum", True, "sum"
 
     def value(self, run: Any, node: Node, *args: Any) -> Any:
         a, b = args
@@ -345,15 +325,12 @@ class _AddNode(NodeOperation):
     def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
         return Moved(radii[0] + (1.0 if node.attr is None else abs(node.attr)) * radii[1])
 
-    def select(self, code: Any, node: Node) -> Any:
-        return code.sum(node)
-
     def term(self, text: Any, node: Node, *args: Any) -> Any:
         return text.terms.add(*args)
 
 
 class _MulNode(NodeOperation):
-    name, shown, keeps_whole = "mul", "product", True
+    name, shown, keeps_whole, word = "mul", "product", True, "product"
 
     def value(self, run: Any, node: Node, *args: Any) -> Any:
         return torch.mul(*args)
@@ -370,9 +347,6 @@ class _MulNode(NodeOperation):
     def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
         (a, b), (p, q) = args, radii
         return Moved(_times(a.abs(), q) + _times(b.abs(), p), p * q)
-
-    def select(self, code: Any, node: Node) -> Any:
-        return code.product(node)
 
     def term(self, text: Any, node: Node, *args: Any) -> Any:
         return text.terms.product(*args)
@@ -452,7 +426,7 @@ def _in_pairs(x: Tensor, weight: Tensor) -> Tensor:
 class _SumNode(NodeOperation):
     """Over the components; with an attribute, over axes that are kept or not: (axes, kept)."""
 
-    name, keeps_whole = "sum", True
+    name, keeps_whole, word = "sum", True, "total"
     axes: tuple[tuple[int, ...], bool] = ((-1,), True)
 
     def _count(self, node: Node, a: Any) -> float:
@@ -489,9 +463,6 @@ class _SumNode(NodeOperation):
     def moved(self, run: Any, node: Node, out: Tensor, args: Tensors, radii: Tensors) -> Moved:
         return Moved(self.value(run, node, *radii))
 
-    def select(self, code: Any, node: Node) -> Any:
-        return code.total(node)
-
     def terms(self, text: Any, node: Node, args: list[list[Any]]) -> list[Any]:
         return [reduce(text.terms.add, args[0])]
 
@@ -499,7 +470,7 @@ class _SumNode(NodeOperation):
 class _MeanNode(_SumNode):
     """Over the samples; with an attribute, over those axes."""
 
-    name, keeps_whole = "mean", False
+    name, keeps_whole, word = "mean", False, "mean"
     axes = (-2,), False
 
     def shape(self, attr: Any, *args: Any) -> tuple[bool, int | None]:
@@ -514,9 +485,6 @@ class _MeanNode(_SumNode):
 
     def clean(self, node: Node, args: list[bool]) -> bool:
         return all(args)
-
-    def select(self, code: Any, node: Node) -> Any:
-        return code.mean(node)
 
     def terms(self, text: Any, node: Node, args: list[list[Any]]) -> list[Any]:
         found: list[Any] = text.mean(args[0])
@@ -545,7 +513,7 @@ class _ApplyNode(NodeOperation):
     part of the remainder: f(x - e) - f(x) = -f'(s) e with s between.
     """
 
-    name, shown = "apply", "function"
+    name, shown, word = "apply", "function", "function"
 
     def value(self, run: Any, node: Node, *args: Any) -> Any:
         f = node.attr
@@ -587,9 +555,6 @@ class _ApplyNode(NodeOperation):
 
     def critical(self, node: Node, argument: Tensor) -> Tensor | None:
         return argument if _singular(node.attr) else None
-
-    def select(self, code: Any, node: Node) -> Any:
-        return code.function(node)
 
     def term(self, text: Any, node: Node, *args: Any) -> Any:
         return text.terms.formula(node.attr, args[0])
@@ -678,7 +643,7 @@ class _JumpNode(NodeOperation):
 
 
 class _StepNode(_JumpNode):
-    name, exact = "step", True
+    name, exact, word = "step", True, "comparison"
 
     def value(self, run: Any, node: Node, *args: Any) -> Any:
         (a,) = args
@@ -698,9 +663,6 @@ class _StepNode(_JumpNode):
         near = (args[0].abs() <= radii[0]) & (radii[0] > 0)
         return Moved(torch.zeros_like(out), near.to(out))
 
-    def select(self, code: Any, node: Node) -> Any:
-        return code.comparison(node)
-
     def critical(self, node: Node, argument: Tensor) -> Tensor | None:
         return argument
 
@@ -712,7 +674,7 @@ class _StepNode(_JumpNode):
 
 
 class _WholeNode(_JumpNode):
-    name = "whole"
+    name, word = "whole", "nearest"
 
     def value(self, run: Any, node: Node, *args: Any) -> Any:
         nearest = torch.floor(args[0] + 0.5)
@@ -747,9 +709,6 @@ class _WholeNode(_JumpNode):
         """Whether a half lies within the radius, or may."""
         away = (a - torch.floor(a) - 0.5).abs()
         return ~(away > (1 + 2 * UNIT) * radius + UNIT)
-
-    def select(self, code: Any, node: Node) -> Any:
-        return code.nearest(node)
 
     def critical(self, node: Node, argument: Tensor) -> Tensor | None:
         return (argument - argument.floor()) - 0.5
@@ -802,7 +761,7 @@ class _AttendNode(NodeOperation):
     others (:func:`iceform.at`). "largest": the largest value (:func:`iceform.max`).
     """
 
-    name = "attend"
+    name, word = "attend", "attended"
 
     def shape(self, attr: Any, *args: Any) -> tuple[bool, int | None]:
         return args[0].samples, args[2].width
@@ -840,9 +799,6 @@ class _AttendNode(NodeOperation):
             apply, q, apply("move", k, attr=lanes), apply("move", v, attr=lanes),
             *(apply("move", b, attr=row) for b in bias),
         )  # fmt: skip
-
-    def select(self, code: Any, node: Node) -> Any:
-        return code.attended(node)
 
     def terms(self, text: Any, node: Node, args: list[list[Any]]) -> list[Any]:
         bias = args[3][0] if len(args) > 3 else None

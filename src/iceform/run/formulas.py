@@ -156,11 +156,13 @@ def as_it_stands(layer: nn.Module, tokens: Tensor) -> Tensor:
         out: Tensor = layer(tokens)
         return out
     asked = (layer.w_o != 0).any(-1).any(0).nonzero()[:, 0]
+    weights = (layer.w_q, layer.w_k, layer.w_v, layer.w_o)
+    each = (w.expand(len(layer.labels), -1, -1) for w in weights)
     heads = [
-        h.w_o[asked].mT @ primitives.attention(
-            tokens[..., asked, :] @ h.w_q.mT, tokens @ h.w_k.mT, tokens @ h.w_v.mT
+        o[asked].mT @ primitives.attention(
+            tokens[..., asked, :] @ q.mT, tokens @ k.mT, tokens @ v.mT
         )
-        for h in layer.heads
+        for q, k, v, o in zip(*each, strict=True)
     ]  # fmt: skip
     out = torch.stack(heads).sum(0)
     return tokens + out if layer.residual else out

@@ -109,17 +109,6 @@ class SampleMaxima:
         self.whole = sizes
         self.take(sizes[1:3])
 
-    def watch_all(self, x: Tensor) -> None:
-        """Look at all samples, on a CPU in parts that are read from memory once."""
-        if x.device.type != "cpu" or x.numel() * x.element_size() <= tuning.PRIMITIVES_CACHED:
-            self(x)
-            return
-        rows = x.detach().reshape(-1, x.shape[-1])
-        for part in rows.split(
-            max(1, tuning.PRIMITIVES_CACHED // (x.shape[-1] * x.element_size()))
-        ):
-            self(part)
-
     @property
     def sizes(self) -> Tensor:
         """(largest entry, a bound of the longest row), float64; not a number where x has any.

@@ -7,30 +7,15 @@ map, L e behind an L-Lipschitz activation, :math:`\sqrt d \max|\gamma|\, e / (s 
 LayerNorm whose denominator is at least s.
 """
 
-from iceform.networks.pieces.base import Bounds, Piece, PieceSettings
-from iceform.networks.pieces.elementwise import (
-    Activation,
-    Gate,
-    TabulatedActivation,
-    make_activation,
-)
-from iceform.networks.pieces.embedding import EmbeddingMap
-from iceform.networks.pieces.heads import AttentionPiece
-from iceform.networks.pieces.linear import LinearMap
-from iceform.networks.pieces.norms import Norm
-from iceform.networks.pieces.products import ProductPiece
-
-__all__ = [
-    "Activation",
-    "AttentionPiece",
-    "Bounds",
-    "EmbeddingMap",
-    "Gate",
-    "LinearMap",
-    "Norm",
-    "Piece",
-    "PieceSettings",
-    "ProductPiece",
-    "TabulatedActivation",
-    "make_activation",
-]
+from iceform.networks.pieces.base import Bounds as Bounds
+from iceform.networks.pieces.base import Piece as Piece
+from iceform.networks.pieces.base import PieceSettings as PieceSettings
+from iceform.networks.pieces.elementwise import Activation as Activation
+from iceform.networks.pieces.elementwise import Gate as Gate
+from iceform.networks.pieces.elementwise import TabulatedActivation as TabulatedActivation
+from iceform.networks.pieces.elementwise import make_activation as make_activation
+from iceform.networks.pieces.embedding import EmbeddingMap as EmbeddingMap
+from iceform.networks.pieces.heads import AttentionPiece as AttentionPiece
+from iceform.networks.pieces.linear import LinearMap as LinearMap
+from iceform.networks.pieces.norms import Norm as Norm
+from iceform.networks.pieces.products import ProductPiece as ProductPiece

@@ -125,11 +125,15 @@ class PieceSettings:
 class Piece(nn.Module, ABC):
     """One map of the network: exact while calibrating, in context while running."""
 
+    kinds: ClassVar[dict[str, type[Piece]]] = {}  # by the kinds that files name
     kind: ClassVar[str] = ""
     made_with: ClassVar[tuple[str, ...]] = ()  # arguments that files hold, tensors apart
     fixed: ClassVar[dict[str, Any]] = {}  # what freeze_range fixes, and its types
     how: ClassVar[str] = ""
     ranged: ClassVar[int] = 1  # how many of the inputs must be bounded for the range to be
+
+    def __init_subclass__(cls) -> None:
+        Piece.kinds.setdefault(cls.kind, cls)
 
     def __init__(self, name: str, settings: PieceSettings) -> None:
         super().__init__()
@@ -315,7 +319,7 @@ class Piece(nn.Module, ABC):
             watch.saw(self, inputs, output)
         if mode == "measure":
             wide = [t.double() if t.is_floating_point() else t for t in inputs]
-            off = (output.double() - self._in_double(*wide)).abs().max()
+            off = (output.double() - copy.deepcopy(self).double().exact(*wide)).abs().max()
             self.measured = max(self.measured, float(off))
         return self._out(output)
 
@@ -340,16 +344,6 @@ class Piece(nn.Module, ABC):
     def _out(self, output: Tensor) -> Tensor:
         passed: Tensor = self.hook_out(output)
         return passed
-
-    def _in_double(self, *inputs: Tensor) -> Tensor:
-        """The exact map in float64."""
-        stored = {k: b for k, b in self._buffers.items() if b is not None}
-        try:
-            for name, buffer in stored.items():
-                self._buffers[name] = buffer.double()
-            return self.exact(*inputs)
-        finally:
-            self._buffers.update(stored)
 
     def _out_of_range(self, what: str, seen: float, limit: float) -> None:
         raise BoundError(

@@ -134,6 +134,12 @@ class Activation(Piece):
     def config(self) -> dict[str, Any]:
         return {"function": self.function.name}
 
+    @classmethod
+    def made(
+        cls, name: str, settings: PieceSettings, tensors: Mapping[str, Tensor], config: Any
+    ) -> Piece:
+        return make_activation(config["function"], name, settings)
+
     def restore(self, ranges: Mapping[str, Any]) -> None:
         super().restore(ranges)
         self._set(self.high)
