@@ -15,6 +15,8 @@ from .alone import alone
 from .attack import LIBRARY, LIBRARY_CYCLES
 from .stock import transformers
 
+# Of least squares on 4 samples of 2, as four layers a cycle.
+OLD_DIGEST = "bfba5dd5368524573f42e671d7d8d68308308fe79d799217615dba9daef84070"
 pytest.importorskip("flint", reason="runs are enclosed in balls, which needs python-flint")
 
 
@@ -61,6 +63,21 @@ def test_a_program_is_as_deep_as_its_settings_take(squares):
     assert config["num_hidden_layers"] == squares.program.interpreted(x, y, steps=2).cycles
     got = squares.read(hidden(squares, squares.prompt(x, y, lr=0.4)))
     assert got.shape == (2,)
+    assert float((got - descent(x, y, 0.4)).abs().max()) <= 1e-12
+
+
+def test_folders_of_four_layers_a_cycle_keep_their_weights(squares):
+    """What older folders record says nothing of layers, and is the weights that they hold."""
+    sizes = {k: v for k, v in squares.model.spec.sizes().items() if k != "layers"}
+    old = targets.StockComputer.from_record({**sizes, "variables": 16}, {})
+    assert (old.layers, squares.model.spec.layers) == (4, 3)
+    assert old.design.digest() == OLD_DIGEST
+    assert squares.model.spec.design.hidden * 3 < old.design.hidden
+    x, y = data()
+    features = old.tokens(squares.program, x, y, {"lr": 0.4, "steps": 2})
+    for _ in range(old.cycles):
+        features = old.computer.residual_network(features)
+    got = old.answers_in(features, squares.program)["value"]
     assert float((got - descent(x, y, 0.4)).abs().max()) <= 1e-12
 
 
