@@ -1015,4 +1015,48 @@ MUTANTS: tuple[Mutant, ...] = (
         "        few = False",
         ("tests/networks/test_traps.py", "-k", "masks_hide"),
     ),
+    Mutant(
+        "torch's softplus has a slope where it jumps",
+        "expressions/formulas/table.py",
+        "    found = chosen(before, beyond, smooth, either, len(u.series))\n",
+        "    found = chosen(before, ~before, smooth, either, len(u.series))\n",
+        (
+            "tests/expressions/test_tracing.py",
+            "-k",
+            "softplus_jumps",
+        ),
+    ),
+    Mutant(
+        "loops in C read a view that negates as it stands in memory",
+        "validation.py",
+        "    return values.resolve_neg().contiguous()\n",
+        "    return values.contiguous()\n",
+        (
+            "tests/paper/test_descent.py",
+            "-k",
+            "negate",
+        ),
+    ),
+    Mutant(
+        "a step of another size is taken from data of any size",
+        "paper/gradients.py",
+        "        self._check_once(x, y, w)\n        return self._step(",
+        "        return self._step(",
+        (
+            "tests/paper/test_descent.py",
+            "-k",
+            "keeps_the_domain",
+        ),
+    ),
+    Mutant(
+        "a grid of data sets is believed to be for the data",
+        "tables/norm_quotient.py",
+        "            if getattr(self, name) != value:\n",
+        "            if False and value:\n",
+        (
+            "tests/paper/test_one_layer_least_squares.py",
+            "-k",
+            "grid_for_other_data",
+        ),
+    ),
 )

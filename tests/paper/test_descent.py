@@ -281,6 +281,13 @@ def test_an_iterate_that_leaves_the_bound_is_refused():
         em(x, torch.zeros(4, dtype=torch.float64), torch.ones(2, dtype=torch.float64))
 
 
+def test_a_step_of_another_size_keeps_the_domain():
+    em = ice.paper.GradientStep("squared", dim=2, samples=3)
+    x, y, w = 3.0 * torch.ones(3, 2).double(), torch.zeros(3).double(), torch.ones(2).double()
+    with pytest.raises(ice.errors.BoundError, match=r"max \|x\| is 3"):
+        em.step_at(x, y, w, 0.1)
+
+
 @pytest.mark.slow
 def test_inductor_compiles_a_step():
     em = ice.paper.GradientStep("logistic", 0.5, dim=2, samples=5, eps=1e-6)

@@ -183,6 +183,33 @@ def test_mutants_leave_the_certificate(case, name):
     assert float(off) > em.certificate.error
 
 
+@pytest.mark.parametrize(
+    "asked", [{"alpha": 2.0}, {"alpha": 1.0, "bound": 2.0}, {"alpha": 1.0, "dim": 2}], ids=str
+)
+def test_a_grid_for_other_data_is_refused(asked):
+    """It says of itself what it was fitted for; that is no proof for another penalty or bound."""
+    kept = OneLayerRidge(1.0, dim=1, samples=1, eps=1e-3).grid
+    with pytest.raises(ice.errors.ProgramError, match="is for"):
+        OneLayerRidge(**{"dim": 1, "samples": 1, "eps": None, **asked}, grid=kept)
+
+
+def test_a_grid_that_is_handed_in_is_proven_anew():
+    em = OneLayerLeastSquares(samples=1, condition=4.0, eps=1e-4)
+    again = OneLayerLeastSquares(samples=1, condition=4.0, eps=1e-4, grid=em.grid)
+    assert again.certificate.error == em.certificate.error
+    with pytest.raises(ice.errors.ProgramError, match="least = "):
+        OneLayerLeastSquares(samples=1, condition=64.0, eps=None, grid=em.grid)
+    odd = tuple(replace(t, values=1.01 * t.values, error=0.0) for t in em.grid.odd)
+    told = replace(em.grid, odd=odd)  # its tables say that they are exact
+    wrong = OneLayerLeastSquares(samples=1, condition=4.0, eps=None, grid=told)
+    x, y = torch.tensor([[0.5]], dtype=F64), torch.ones(1, dtype=F64)
+    off = float((wrong(x, y) - wrong.reference(x, y)).abs().max())
+    assert 0.01 < off <= wrong.certificate.error
+    sharper = tuple(replace(t, sharpness=1.1 * t.sharpness) for t in em.grid.odd)
+    with pytest.raises(ice.errors.ProgramError, match="not on the same keys"):
+        OneLayerLeastSquares(samples=1, condition=4.0, eps=None, grid=replace(em.grid, odd=sharper))
+
+
 def test_a_changed_term_changes_what_is_proven():
     """The proof is of the numbers that are there: one weight moved by 1e-3 shows in it."""
     total = ExponentialSum.fit(1.0, 3.0, 1e-6)

@@ -146,7 +146,6 @@ FOLDERS = {
     "weights": lambda p, path: p.to("bert", path, mode="weights"),
     "gpt2": lambda p, path: p.to("gpt2", path),
     "ids": lambda p, path: targets.write("gpt2", targets.AnsweringDescent(dim=2, steps=1), path),
-    "written": lambda p, path: targets.write("gpt2", targets.WrittenDescent(dim=2), path),
     "general": lambda p, path: targets.write("bert", targets.GeneralDescent(2, 1), path),
 }
 

@@ -174,10 +174,17 @@ def test_a_record_that_is_none_is_refused(copy, text):
         targets.load(copy)
 
 
-def test_a_target_that_is_not_known_is_refused(copy):
-    resave(copy, change=lambda record: record.update(kind="no such"))
-    with pytest.raises(ice.errors.IntegrityError, match="a 'no such' is not known here"):
-        targets.load(copy)
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("no such", "is not known here"),
+        ("written_descent", "is written and read no more: ice.TextComputer"),
+    ],
+)
+def test_a_target_that_is_not_known_is_refused(kind, why, copy):
+    resave(copy, change=lambda record: record.update(kind=kind))
+    with pytest.raises(ice.errors.IntegrityError, match=f"a '{kind}' {why}"):
+        ice.load(copy)
 
 
 def test_a_save_that_was_killed_before_its_config_is_not_run(copy):

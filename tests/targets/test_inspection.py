@@ -151,25 +151,17 @@ def test_a_head_that_is_not_there_is_refused(layer, head):
         targets.contribution(SPEC, *data(), head, layer=layer)
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        targets.WrittenDescent(2, lr=0.7, positions=64, step=2.0**-6),
-        targets.AnsweringDescent(2, 2, positions=64, step=2.0**-6),
-    ],
-    ids=["writes", "answers"],
-)
-def test_of_a_decoder_the_next_scores_are_predicted(spec, tmp_path):
+def test_of_a_decoder_the_next_scores_are_predicted(tmp_path):
+    spec = targets.AnsweringDescent(2, 2, positions=64, step=2.0**-6)
     model = targets.write("gpt2", spec, tmp_path)
     network = targets.network(model, "eager")
     x, y = data(4)
-    more = {} if isinstance(spec, targets.WrittenDescent) else {"query": x[0]}
-    ids = model.prompt(x, y, **more)
+    ids = model.prompt(x, y, query=x[0])
     with torch.no_grad():
         whole = network(ids).logits[0, -1]
     mattered = 0
     for layer, head in chosen(spec):
-        found = targets.contribution(spec, x, y, head, layer=layer, **more)
+        found = targets.contribution(spec, x, y, head, layer=layer, query=x[0])
         with silenced(spec, network.transformer, layer, head), torch.no_grad():
             got = network(ids).logits[0, -1]
         assert float((got - found.answer).abs().max()) <= found.error
@@ -393,7 +385,7 @@ def test_nnsight_takes_a_folder(tmp_path):
 
 def test_transformer_lens_opens_a_decoder(tmp_path):
     bridge = pytest.importorskip("transformer_lens.model_bridge", reason="needs transformer-lens")
-    spec = targets.WrittenDescent(2, lr=0.7, positions=64, step=2.0**-6)
+    spec = targets.AnsweringDescent(2, 1, positions=64, step=2.0**-6)
     model = targets.write("gpt2", spec, tmp_path)
     opened = bridge.TransformerBridge.boot_transformers(str(tmp_path), dtype=torch.float64)
     design = spec.design

@@ -21,7 +21,7 @@ from iceform.arithmetic import at_most
 from iceform.errors import CapacityError, IntegrityError, ProgramError
 from iceform.export.onnx_file import DIGEST, LARGEST, SHA, UNSIGNED, need, quiet, session, signed
 from iceform.networks import InContext
-from iceform.validation import full_precision, human_bytes, path_of
+from iceform.validation import full_precision, human_bytes, path_of, written_out
 
 _ROUNDINGS = 8  # how much farther off onnxruntime may be than torch, which sums in other orders
 
@@ -148,7 +148,8 @@ def _compare(network: InContext, runs: Any, args: Any, kwargs: Any, tensors: lis
         )
     bounds = proof.bounds
     named = {
-        i.name: t.detach().cpu().numpy() for i, t in zip(runs.get_inputs(), tensors, strict=True)
+        i.name: written_out(t.detach().cpu()).numpy()
+        for i, t in zip(runs.get_inputs(), tensors, strict=True)
     }
     found = [torch.from_numpy(t) for t in runs.run(None, named)]
     found = [t for t in found if t.is_floating_point()]

@@ -33,7 +33,7 @@ from iceform.heads import (
 from iceform.heads.network import Embed
 from iceform.paper import Emulator, LinearLayer, Plan
 from iceform.run import Backend, Rounding
-from iceform.validation import human_bytes, path_of, unit_roundoff
+from iceform.validation import human_bytes, path_of, unit_roundoff, written_out
 
 LARGEST = 2**31 - 2**20  # protobuf's limit, less what the graph itself takes
 _CHECKED_BATCH = 3  # prompts that the written file is tried on
@@ -346,6 +346,6 @@ class OnnxRuntime(Backend):
 
     def run(self, prompt: Prompt | LookUps | SoftmaxAverage) -> Tensor:
         tokens = prompt.tokens
-        given = tokens.detach().reshape(-1, *tokens.shape[-2:]).cpu().contiguous()
+        given = written_out(tokens.detach().reshape(-1, *tokens.shape[-2:]).cpu())
         (out,) = self._session.run([_OUTPUT], {_INPUT: given.numpy()})
         return torch.from_numpy(out).to(tokens).reshape(*tokens.shape[:-2], *out.shape[-2:])

@@ -219,6 +219,7 @@ class GradientStep(ResidualEmulator):
 
     def step_at(self, x: Tensor, y: Tensor, w: Tensor, lr: float, shrink: float = 0.0) -> Tensor:
         """One pass of the same frozen layer at another step size and shrinkage: another prompt."""
+        self._check_once(x, y, w)
         return self._step(self.bind(), x, y, w, Rates(lr, shrink))
 
     def _step(

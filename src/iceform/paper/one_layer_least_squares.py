@@ -120,8 +120,10 @@ class OneLayerRidge(Emulator):
                 "by |X|^2, which is what is proven; make n or d 1, or take passes instead of "
                 f"tokens: {self._by_passes}"
             )
-        self.grid = grid or NormQuotient.fit(
-            axes, domain.x, least=low, alpha=self.alpha, eps=wanted / self._labels
+        self.grid = (
+            NormQuotient.fit(axes, domain.x, least=low, alpha=self.alpha, eps=wanted / self._labels)
+            if grid is None
+            else grid.proven_for(axes, domain.x, least=low, alpha=self.alpha)
         )
         check_capacity(
             f"a grid of data sets with {self.grid.table.tokens}^{axes} = {self.grid.tokens} tokens",

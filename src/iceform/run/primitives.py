@@ -27,7 +27,7 @@ from iceform import tuning
 from iceform.run import windowed
 from iceform.run.windowed import mixed, sum_block, tell
 from iceform.tables import Interpolant
-from iceform.validation import common_batch, largest_entry, unwrapped
+from iceform.validation import common_batch, largest_entry, unwrapped, written_out
 
 
 def kernels_for(tensor: Tensor, it: Interpolant, backend: str) -> ModuleType | None:
@@ -377,8 +377,8 @@ def _one_prompt(
     window = _compiled_window(x, y, w, it, labels)
     if window is not None:
         found, seen = windowed.pass_over(
-            x.detach().contiguous(), y.detach().contiguous(), w.detach().contiguous(),
-            None if labels is None else labels.detach().contiguous(),
+            written_out(x.detach()), written_out(y.detach()), written_out(w.detach()),
+            None if labels is None else written_out(labels.detach()),
             window.kind, window.operands(w.dtype, w.device),
             exact=block == 1, lengths=watch is not None and watch.lengths,
         )  # fmt: skip

@@ -62,7 +62,7 @@ from iceform.run.ordered import OrderedWindow
 from iceform.tables import Grid, Interpolant
 from iceform.tables.local import line_of
 from iceform.tables.storage import folder
-from iceform.validation import unit_roundoff
+from iceform.validation import unit_roundoff, written_out
 
 
 def mixed(total: Tensor, w: Tensor, mix: tuple[float, float], dtype: torch.dtype) -> Tensor:
@@ -503,7 +503,7 @@ def _loop(what: str, dtype: torch.dtype) -> Any:
 def looped(what: str, z: Tensor, kind: tuple[int, bool, bool], operands: _Operands) -> Tensor:
     """A(z) or A'(z), entry by entry; z has one axis."""
     call = _loop(what, z.dtype)
-    z = z.contiguous()
+    z = written_out(z)
     out = torch.empty_like(z)
     shape, size = ctypes.byref(_shape(kind, operands)), z.element_size()
     tables = [_at(t) for t in operands]
@@ -588,7 +588,7 @@ def read(
     The last axis of z has the features.
     """
     call = _loop("read", z.dtype)
-    z, dim = z.contiguous(), z.shape[-1] if z.ndim else 1
+    z, dim = written_out(z), z.shape[-1] if z.ndim else 1
     out, starts = torch.empty_like(z), range(0, z.numel(), tuning.WINDOWED_PART)
     shape, size = ctypes.byref(_shape(kind, operands)), z.element_size()
     beyond = torch.tensor([reach, slope], dtype=z.dtype)
@@ -621,7 +621,7 @@ def pass_over(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """sum_i (A(w.x_i - y_i) - labels_i) x_i, and (max |x_ij|, max ||x_i||_2), both float64.
 
-    All of one dtype and contiguous; x is (n, d). Rows are summed 128 at a time in their own
+    All of one dtype and written out; x is (n, d). Rows are summed 128 at a time in their own
     precision unless ``exact``; the second size is 0 unless ``lengths``.
     """
     call = _loop("pass", x.dtype)

@@ -86,13 +86,3 @@ def linear_descent(
             w = w + v
             out.append(w)
         return _rounded(np.stack(out))
-
-
-def linear_steps(
-    x: Float[Tensor, "n d"], y: Float[Tensor, "n"], path: Float[Tensor, "t d"], lr: float
-) -> Float[Tensor, "t d"]:
-    """One step w - lr mean(x_i (w.x_i - y_i)) from every w in a path."""
-    with localcontext(_DIGITS):
-        gram, right = _normal_equations(x, y)
-        w = _decimals(path)
-        return _rounded(w - Decimal(lr) * (w @ gram - right))

@@ -37,7 +37,11 @@ RECORD = "iceform.json"
 CONFIG = "config.json"
 CARD = "README.md"
 VIEWS = (CONFIG, RECORD, CARD)
-
+# Kinds that earlier versions wrote.
+_GONE = {
+    "written_descent": "is written and read no more: ice.TextComputer() is a GPT-2 that writes the "
+    "run of any program, descent among them, by generate()"
+}
 
 _CARD = """\
 ---
@@ -324,7 +328,8 @@ def load(path: str | Path) -> StockModel:
     try:
         record = decode(TargetRecord, content)
         if record.kind not in KINDS:
-            raise IntegrityError(f"a {record.kind!r} is not known here")
+            why = _GONE.get(record.kind, "is not known here")
+            raise IntegrityError(f"a {record.kind!r} {why}")
         spec = KINDS[record.kind].from_record(record.sizes, record.parameters)
         known = architecture(record.architecture)
         spec.check_architecture(known.name)

@@ -16,6 +16,7 @@ from iceform.run.triton.look_up import load_constants, look_up
 from iceform.run.triton.support import interpreted, wide_dtype
 from iceform.run.triton.tables import table_of
 from iceform.tables import Interpolant
+from iceform.validation import written_out
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -78,7 +79,7 @@ def project(x: Tensor, weights: Tensor, it: Interpolant, tiling: Tiling | None =
     """
     rows, dim = x.numel() // x.shape[-1], x.shape[-1]
     parts, outputs = weights.shape[:2]
-    x, weights = x.contiguous(), weights.contiguous()
+    x, weights = written_out(x), written_out(weights)
     table = table_of(it, wide_dtype(x.dtype), x.device, x.dtype)
     out = torch.empty(parts, *x.shape[:-1], outputs, dtype=x.dtype, device=x.device)
     if tiling is None:
