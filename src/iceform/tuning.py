@@ -49,8 +49,6 @@ FUSED_FEW = 64  # lanes that tell most variables with different components
 
 # computer/lookups.py
 COMPUTER_LOOKUPS_NOTED = 1 << 10  # extents held before they are looked at
-COMPUTER_LOOKUPS_MOST_ENTRIES = 64  # of a table that is found by one exponential
-COMPUTER_LOOKUPS_CACHED = 1 << 16  # arguments at once, in cache
 
 # computer/proofs.py
 PROOFS_BITS = 128  # to begin with

@@ -324,8 +324,8 @@ class Computer:
             Run the block that works on a residual stream.
         """
         check_choice("backend", backend, ("auto", "literal", "fused"))
-        device = next(iter(prompt.memory.values())).device
-        network = (self.residual_network if residual else self.network).to(device)
+        whole = self.residual_network if residual else self.network
+        network = _on(next(iter(prompt.memory.values())).device, whole)
         found, expected = network.check(), network.expected or ""
         built, written = found == expected, backend != "literal" and prompt.is_written
         if backend == "auto":
@@ -512,14 +512,14 @@ class Computer:
             Told the number of cycles so far, after each; what it raises ends the run.
         """
         prompt = self.prompt(program, x, y, **parameters)
-        network = self.network.to(x.device)
+        network = _on(x.device, self.network)
         cycle = self._cycle(network, prompt, every=network.check() != network.expected)
         return watch(network, cycle, prompt, cycles, seen)
 
     @full_precision
     def graphed(self, prompt: ProgramPrompt, turns: int = 1) -> Graphed:
         """The literal cycle as one CUDA graph on a copy of the prompt's tokens."""
-        network = self.network.to(prompt.tokens.device)
+        network = _on(prompt.tokens.device, self.network)
         network.check()
         tokens = _flat(prompt.tokens).clone()
         return Graphed(needed_entries(network, prompt.kinds), tokens, turns)
@@ -565,6 +565,12 @@ class SmallCache(Generic[_Cached]):
             self.held.pop(next(iter(self.held)))
         self.held[key] = None if tokens is None else tokens.clone(), made
         return made
+
+
+def _on(device: torch.device, network: FrozenNetwork) -> FrozenNetwork:
+    """A network on a device; moving one that is there would forget what it was compared with."""
+    there = next(network.buffers()).device == device
+    return network if there else network.to(device)
 
 
 def _pair(before: State, after: State) -> tuple[State, State]:
