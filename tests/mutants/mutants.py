@@ -49,8 +49,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "averages are taken without softmax",
         "run/base.py",
-        "        return torch.softmax(logits, -1) @ prompt.values\n",
-        "        return logits @ prompt.values / len(prompt.keys)\n",
+        "    return torch.softmax(logits, -1) @ prompt.values\n",
+        "    return logits @ prompt.values / len(prompt.keys)\n",
         ("packages/estimators/estimator_tests/machine/test_stream.py", "-k", "average"),
     ),
     Mutant(
@@ -70,8 +70,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "another program on the same weights holds no eps",
         "paper/residual.py",
-        '"eps": self.eps if eps == SAME else eps}',
-        '"eps": None}',
+        "wanted: Any = self.eps if eps == SAME else eps",
+        "wanted: Any = None",
         ("tests/paper/test_residual.py", "-k", "reprogramming"),
     ),
     # ------------------------------------------------- formulas run where weights are others

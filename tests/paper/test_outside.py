@@ -3,7 +3,6 @@
 import torch
 
 import iceform as ice
-from iceform.heads import FrozenNetwork
 from iceform.paper.rows import RowEmulator
 from tests.paper.test_rows import _Rows
 
@@ -16,31 +15,9 @@ class TwoViews(RowEmulator):
             dim=dim, samples=samples, rows=rows, names=("a", "b"), tokens=tokens, **options
         )
 
-    def _certify(self, it):
-        looked = self._looked(it)
-        return self._proved(looked, self._describe(), self._steps(it, looked), it)
-
     def _exactly(self, *inputs):
         x, a, b = (t.double() for t in inputs)
         return torch.cat([x @ a.mT, x @ b.mT], -1)
-
-    def _build_network(self):
-        layer = self.layer
-        return FrozenNetwork(
-            [layer.build()], layer.features, [self.interpolant], formulas=[layer.formula]
-        )
-
-    @property
-    def answer(self):
-        return self.samples, sum(self._shape[0])
-
-    @property
-    def design(self):
-        return self.layer.design
-
-    @property
-    def plan(self):
-        return self._plan()
 
 
 class TestTwoViews(_Rows):

@@ -218,6 +218,8 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
     ----------
     interpolant
         The look-up table that the prompt carries.
+    shapes, answer
+        The shape of each input by its name, and of the answer, batch axes left out.
     dtype, backend, regime, eps
         As asked for.
 
@@ -238,6 +240,8 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
     dtype: torch.dtype
     backend: str
     eps: float | None
+    shapes: dict[str, tuple[int, ...]]
+    answer: tuple[int, ...]
     _asked: dict[str, Any]  # by name, as the constructor was called
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -263,16 +267,6 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
     @abstractmethod
     def _encode(self, *inputs: Tensor) -> Prompt | LookUps:
         """Encode data and program as tokens, or as what stands for them."""
-
-    @property
-    @abstractmethod
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each input by its name, batch axes left out."""
-
-    @property
-    @abstractmethod
-    def answer(self) -> tuple[int, ...]:
-        """The shape of the answer, batch axes left out."""
 
     @abstractmethod
     def _check_values(self, *inputs: Tensor) -> None:
@@ -594,7 +588,7 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
 
     def _config(self) -> dict[str, Any]:
         """Keyword arguments that rebuild this emulator, JSON only; a loss by its name."""
-        config = {**encode(self._asked), "dtype": dtype_name(self.dtype)}
+        config = {**encode(self._asked), "eps": self.eps, "dtype": dtype_name(self.dtype)}
         loss = getattr(self, "loss", None)
         return {**config, "loss": loss.to_config()} if isinstance(loss, Loss) else config
 

@@ -56,7 +56,7 @@ from iceform.paper.gradients import GradientStep
 from iceform.paper.residual import LossLike, Rates, ResidualOptions, check_logits, room_for
 from iceform.paper.selection import choose
 from iceform.run import Backend
-from iceform.run.primitives import is_transformed
+from iceform.run.primitives import SampleMaxima, is_transformed
 from iceform.tables import Interpolant, RoundingModel, bounds
 from iceform.validation import check_size, common_batch, unit_roundoff
 
@@ -207,10 +207,13 @@ class CompactStep(GradientStep):
         )  # fmt: skip
 
     def _encode(self, *inputs: Tensor) -> Prompt:  # type: ignore[override]
-        """All samples, twice, beside one table."""
         x, y, w = inputs
+        return self._prompt(x, y, w, self.rates)
+
+    def _prompt(self, x: Tensor, y: Tensor, w: Tensor, rates: Rates) -> Prompt:
+        """All samples, twice, beside one table."""
         at, n, room, it = self.features, self.domain.samples, self.layout.tokens, self.interpolant
-        gain, keep = self._factors(self.rates)
+        gain, keep = self._factors(rates)
         batch = common_batch(x.shape[:-2], y.shape[:-1], w.shape[:-1])
         like = next((t for t in (x, y, w) if is_transformed(t)), x)  # vmap: any may be the batch
         tokens = like.new_zeros(*batch, self._count, at.total)
@@ -282,23 +285,18 @@ class CompactStep(GradientStep):
 
     # ------------------------------------------------------------------------------ evaluation
 
-    def _warm_up(self) -> None:
-        return
-
     def _can_watch(self, *inputs: Tensor) -> bool:
         return False
 
-    def _run(self, backend: Backend, *inputs: Tensor) -> Tensor:
-        out: Tensor = backend.run(self._encode(*inputs))
+    def _step(
+        self, backend: Backend, x: Tensor, y: Tensor, w: Tensor, rates: Rates,
+        watch: SampleMaxima | None = None,
+    ) -> Tensor:  # fmt: skip
+        out: Tensor = backend.run(self._prompt(x, y, w, rates))
         return out[..., 0, :]
 
-    def step_at(self, x: Tensor, y: Tensor, w: Tensor, lr: float, shrink: float = 0.0) -> Tensor:
-        """One pass at another step size and shrinkage: another prompt for the same weights."""
-        found: Tensor = self.reprogram(self.loss, lr, shrink / lr)(x, y, w)
-        return found
-
     def _by_the_same_keys(
-        self, loss: Loss, asked: dict[str, Any], make: Callable[..., Self]
+        self, loss: Loss, eps: Any, make: Callable[..., Self]
     ) -> tuple[Self | None, float]:
         """None: the keys are not reused, since each sign has a table of its own."""
         return None, math.inf

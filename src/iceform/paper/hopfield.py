@@ -27,7 +27,6 @@ from iceform.heads import (
     Features,
     FrozenNetwork,
     Head,
-    LookUpLayout,
     Prompt,
     Row,
     moves,
@@ -108,6 +107,8 @@ class HopfieldMap(Emulator):
         self.bound = check_positive("bound", bound, dtype=dtype)
         self.regime = check_choice("regime", regime, ("spectral", "hard"))
         self._read_out = None if vector else 0
+        self.shapes = {"z": (self.samples, self.dim)}
+        self.answer = (self.samples, *([len(components)] if vector else []))
         self._terms = float(line.abs().sum()) * self.bound + abs(self.b)
         slack = 8 * (self.dim + 4) * unit_roundoff(dtype) * self._terms
         span = (-self._terms - slack, self._terms + slack)
@@ -180,7 +181,7 @@ class HopfieldMap(Emulator):
         if not 0 <= index < len(self.functions):
             raise ShapeError(f"f has {len(self.functions)} components, there is no index {index}")
         view = copy.copy(self)
-        view._read_out = index
+        view._read_out, view.answer = index, (self.samples,)
         return view
 
     def _certify(self, it: Interpolant) -> Certificate:
@@ -204,16 +205,6 @@ class HopfieldMap(Emulator):
         parts = [self.component(j) for j in range(len(self.functions))]
         found = [part._verify(*inputs, certified=certified, bits=bits) for part in parts]
         return max(found, key=lambda one: (not one.holds, one.measured))
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The states."""
-        return {"z": (self.samples, self.dim)}
-
-    @property
-    def answer(self) -> tuple[int, ...]:
-        """For every state f, or all its components."""
-        return self.samples, *((len(self.functions),) if self._read_out is None else ())
 
     def _check_values(self, *inputs: Tensor) -> None:
         check_bound("z", inputs[0], self.bound, "scale the states or raise bound=")
@@ -332,38 +323,36 @@ def _alike(tables: Sequence[Interpolant], count: int) -> Sequence[Interpolant]:
 _BETA = 2.0  # of the memories below: a power of two, so that dividing keys by it is exact
 
 
-def _stored(layout: LookUpLayout) -> Design:
-    """The look-up layer as a Hopfield layer: grid tokens are stored, queries are the states.
-
-    Value rows become key rows that states do not meet. The layer multiplies everything by beta, so
-    keys and the margin are divided by it; the paper's margin does not follow beta or the square of
-    the residuals, and for larger bounds it is too small.
-    """
-    ((head,),) = layout.design.layers
-    logit = tuple((query, key.times(1 / _BETA)) for query, key in head.logit)
-    return replace(layout.design, layers=((replace(head, role="retrieval", logit=logit),),))
-
-
-def _memory(layout: LookUpLayout, dtype: torch.dtype) -> FrozenNetwork:
-    layer = hopfield(_stored(layout), _BETA, stored=layout.samples * layout.tokens)
-    return layout.network([layout.embedding(), layer]).to(dtype)
-
-
 class StoredTable(ResidualEmulator):
     """A construction whose table is read by a Hopfield layer instead of an attention head."""
 
     def _build_network(self) -> FrozenNetwork:
-        return _memory(self.layout, self.dtype)
+        layout = self.layout
+        layer = hopfield(self.design, _BETA, stored=layout.samples * layout.tokens)
+        return layout.network([layout.embedding(), layer])
 
     @property
     def design(self) -> Design:
-        """The one head; its logits are those of the layer over beta."""
-        return _stored(self.layout)
+        """The look-up layer as a Hopfield layer: grid tokens are stored, queries are the states.
+
+        Value rows become key rows that states do not meet. The layer multiplies everything by
+        beta, so keys and the margin are divided by it; the paper's margin does not follow beta or
+        the square of the residuals, and for larger bounds it is too small.
+        """
+        design = self.layout.design
+        ((head,),) = design.layers
+        logit = tuple((query, key.times(1 / _BETA)) for query, key in head.logit)
+        return replace(design, layers=((replace(head, role="retrieval", logit=logit),),))
 
     @property
     def plan(self) -> Plan:
         """As for attention, without a sequence-side readout."""
-        return _hopfield_plan(super().plan, self.layout)
+        plan, layout = super().plan, self.layout
+        rows, wide = plan.head_dim + layout.dim + 1, layout.features.total
+        attention = (2 * plan.head_dim + layout.dim + 1) * wide
+        attention += 2 * layout.samples * layout.count
+        weights = layout.weights - attention + 2 * rows * wide + (layout.dim + 1) * rows + 1
+        return replace(plan, head_dim=rows, parameters=weights, weight_bytes=8 * weights)
 
 
 class HopfieldResidual(StoredTable, ResidualMap):
@@ -392,10 +381,3 @@ class HopfieldStep(StoredTable, GradientStep):
     >>> round(float(em(x, y, w.double())), 5)
     1.85
     """
-
-
-def _hopfield_plan(plan: Plan, layout: LookUpLayout) -> Plan:
-    rows, wide = plan.head_dim + layout.dim + 1, layout.features.total
-    attention = (2 * plan.head_dim + layout.dim + 1) * wide + 2 * layout.samples * layout.count
-    weights = layout.weights - attention + 2 * rows * wide + (layout.dim + 1) * rows + 1
-    return replace(plan, head_dim=rows, parameters=weights, weight_bytes=8 * weights)

@@ -137,6 +137,7 @@ class RidgeRegression(Emulator):
             w_norm=w_norm,
             **options,
         )
+        self.shapes, self.answer = {"x": (samples, dim), "y": (samples,)}, (dim,)
         self.regime = self.descent.regime
         self.interpolant = self.descent.interpolant
         self.domain = self.descent.domain
@@ -182,16 +183,6 @@ class RidgeRegression(Emulator):
         }
         terms = {**inner.terms, "convergence": left}
         return self._proved(terms, domain, (*inner.derivation, step), inner)
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Samples and labels."""
-        return {"x": (self.domain.samples, self.domain.dim), "y": (self.domain.samples,)}
-
-    @property
-    def answer(self) -> tuple[int, ...]:
-        """The solution."""
-        return (self.domain.dim,)
 
     def _check_values(self, *inputs: Tensor) -> None:
         """Bounds, then the eigenvalues of X'X/n."""

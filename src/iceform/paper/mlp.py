@@ -31,8 +31,8 @@ from iceform.errors import BoundError, PrecisionError, ShapeError
 from iceform.expressions import ScalarFunction
 from iceform.heads import FrozenNetwork, LookUpLayout, LookUps
 from iceform.paper.in_graph import InGraph
-from iceform.paper.linear import LinearLayer
 from iceform.paper.residual import BLOCK, check_logits, room_for
+from iceform.paper.rows import LinearLayer
 from iceform.paper.selection import choose
 from iceform.run import Backend, bind, rounding_of
 from iceform.tables import Interpolant, regimes

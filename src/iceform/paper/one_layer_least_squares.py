@@ -104,6 +104,7 @@ class OneLayerRidge(Emulator):
     ) -> None:  # fmt: skip
         Emulator.__init__(self, eps=eps, dtype=dtype, backend=backend)
         self.domain = Domain.of(dim, samples, bound, y_bound=y_bound, dtype=dtype)
+        self.shapes, self.answer = {"x": (samples, dim), "y": (samples,)}, (dim,)
 
     def _finish(self, least: float, grid: NormQuotient | None) -> None:
         """Fit the grid, or prove the one given anew; refuse what would not fit or hold."""
@@ -206,16 +207,6 @@ class OneLayerRidge(Emulator):
         return self._proved(terms, domain, steps, assumed=assumed)
 
     # ------------------------------------------------------------------------------ evaluation
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Samples and labels."""
-        return {"x": (self.domain.samples, self.domain.dim), "y": (self.domain.samples,)}
-
-    @property
-    def answer(self) -> tuple[int, ...]:
-        """The solution."""
-        return (self.domain.dim,)
 
     def _check_values(self, *inputs: Tensor) -> None:
         x, y = inputs
