@@ -2,8 +2,7 @@
 
 Gradient descent for the logistic loss, compiled from the language, is run by one frozen block:
 
-* literal, every attention entry, and literal, the entries that can differ from 0; on a GPU the
-  latter as one CUDA graph, so that between cycles there is neither a launch nor a sync;
+* literal, every attention entry, and literal, the entries that can differ from 0;
 * fused, beside the same algorithm in plain torch, on long data and on short: a whole call, with
   the digest of the weights and its attestation, and what one more step takes; on short data also
   ``computer.run`` as it is called, which proves its answer after the fact;
@@ -95,10 +94,6 @@ def literal(program: Program, lanes: int, width: int, dtype: torch.dtype, device
         seconds = timed(lambda e=every, c=cycles: computer.execute(prompt, c, every=e), device)
         row(case, f"literal, {'every entry' if every else 'needed entries'}",
             batch * cycles / seconds, "problems x cycles/s")  # fmt: skip
-    if device.type == "cuda":
-        graph = computer.graphed(prompt, turns=50)
-        row(case, "literal, one CUDA graph", batch * 50 / timed(graph, device),
-            "problems x cycles/s")  # fmt: skip
     _agree(computer, program, prompt, x, y)
 
 

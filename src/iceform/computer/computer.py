@@ -27,7 +27,6 @@ from iceform.computer.literal import (
     BranchWatch,
     ComputerTrace,
     Cycle,
-    Graphed,
     every_entry,
     loop,
     needed_entries,
@@ -476,7 +475,9 @@ class Computer:
 
     def _replayable(self, prompt: ProgramPrompt) -> int:
         """All lanes, or as many as a literal cycle can be run on in a moment."""
-        lanes, limit = prompt.samples, tuning.COMPUTER_REPLAYED
+        lanes, instructions = prompt.samples, prompt.assembly.instructions
+        alike = any(i.a.like or i.b.like for i in instructions)  # which few lanes cannot tell
+        limit = tuning.COMPUTER_REPLAYED if alike else tuning.COMPUTER_REPLAYED_QUICKLY
         while lanes > 1 and (entries := self._entries(prompt.assembly, lanes)) > limit:
             limit = tuning.COMPUTER_FEW_REPLAYED
             lanes = max(1, min(lanes - 1, int(lanes * (limit / entries) ** 0.5)))
@@ -515,14 +516,6 @@ class Computer:
         network = _on(x.device, self.network)
         cycle = self._cycle(network, prompt, every=network.check() != network.expected)
         return watch(network, cycle, prompt, cycles, seen)
-
-    @full_precision
-    def graphed(self, prompt: ProgramPrompt, turns: int = 1) -> Graphed:
-        """The literal cycle as one CUDA graph on a copy of the prompt's tokens."""
-        network = _on(prompt.tokens.device, self.network)
-        network.check()
-        tokens = _flat(prompt.tokens).clone()
-        return Graphed(needed_entries(network, prompt.kinds), tokens, turns)
 
 
 class _LazyMemory(Mapping[str, Tensor]):
