@@ -1059,4 +1059,15 @@ MUTANTS: tuple[Mutant, ...] = (
             "grid_for_other_data",
         ),
     ),
+    Mutant(
+        "an exact network is taken to stay within the reach of the emulated one",
+        "paper/mlp.py",
+        "        high = max(high, min(exact, worst) * OUTWARD_MANY)\n",
+        "        assert exact + worst > 0\n",
+        (
+            "tests/paper/test_appendix.py",
+            "-k",
+            "may_pass_the_reach",
+        ),
+    ),
 )

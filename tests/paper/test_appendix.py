@@ -300,6 +300,24 @@ def test_any_continuous_activation(activation):
     assert_within(got, want, net.certificate.error, activation.__name__)
 
 
+def test_the_exact_network_may_pass_the_reach_that_the_emulated_one_keeps():
+    """It is off by what was lost before; there an activation may be as steep as it likes."""
+
+    def steep_beyond(z):
+        ripple = 2e-3 * torch.cos(300 * z)  # a table for few digits leaves it out
+        return torch.tanh(2 * z) + ripple + 300 * torch.relu(z - 1.0002)
+
+    net = ice.paper.MLP((1, 1, 1, 1), steep_beyond, samples=40, reach=(1.0, 1.0, 50.0), eps=1e4)
+    one, none = torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    x = torch.linspace(0.2285, 0.2302, 40, dtype=torch.float64)[:, None]
+    parameters = (one, none, one, none + 0.5715384, one, none)
+    exact = torch.tanh(2 * x) + 2e-3 * torch.cos(300 * x) + 0.5715384
+    assert float(exact.max()) > 1.0002 + net.layers[1].certificate.error
+    got, want = net(x, *parameters), net.reference(x, *parameters)
+    assert_within(got, want, net.certificate.error, "beyond the reach")
+    assert net.tables[1].high > float(exact.max())
+
+
 def test_an_activation_out_of_range_is_refused():
     net = ice.paper.MLP((3, 8, 2), torch.tanh, weight_bound=1.0, reach=(0.5, 9.0), eps=None)
     parameters = [torch.ones_like(p) for p in network_parameters((3, 8, 2))]

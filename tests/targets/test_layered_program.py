@@ -2,15 +2,14 @@
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 import iceform as ice
 from iceform import targets
 
 from ..computer.peers import CASES
-from .alone import alone
 from .attack import LIBRARY
-from .test_stock_program import RUN, data, descent, hidden, of_library, program, two_turns
+from .stock import data, enclosed_alone
+from .test_stock_program import descent, hidden, of_library, program, two_turns
 
 pytest.importorskip("flint", reason="runs are enclosed in balls, which needs python-flint")
 
@@ -127,13 +126,7 @@ def proven(name, folder, dtype):
     """The enclosed distance of the answer that a process without iceform gave."""
     case = CASES[name]
     model = layered(of_library(name), folder / name, dtype=dtype, **two_turns(case))
-    save_file({"inputs_embeds": model.prompt(case.X, case.y)}, folder / f"{name}.prompt")
-    alone(RUN, str(model.path), str(folder))
-    answer = model.read(load_file(folder / f"{name}.hidden")["hidden"])
-    parts = answer.values() if isinstance(answer, dict) else [answer]
-    flat = torch.cat([part.flatten() for part in parts])
-    given = {"program": model.program, **model.settings}
-    return model.spec.judge(flat, case.X, case.y, "sdpa", **given)[1]
+    return enclosed_alone({name: model}, CASES, folder)[name]
 
 
 @pytest.mark.slow

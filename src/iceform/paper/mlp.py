@@ -8,7 +8,7 @@ for every number z a sample x = 0 with the label -z, so that the layer looks up 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 import torch
@@ -127,8 +127,15 @@ class MLP(InGraph):
             )
 
     def _add_activation(self, layer: LinearLayer, eps: float | None) -> float:
-        """Fit the activation on a layer's range; the bound of what it returns."""
+        """Fit the activation on a layer's range; the bound of what it returns.
+
+        What runs stays within the reach; the exact network is off that by what was lost on the way.
+        """
+        *_, carried = self._carried()
+        exact = layer.reach + math.fsum(carried.values())
+        worst = layer.dim * layer.bound * layer.weight_bound
         high = layer.reach * OUTWARD_MANY + layer.certificate.error
+        high = max(high, min(exact, worst) * OUTWARD_MANY)
         f = ScalarFunction.of(self.activation, -high, high)
         share = None if eps is None else eps / (8 * len(self.sizes) * max(1.0, self._gain_after()))
         regimes.check_enclosed(f, -high, high, share)
@@ -163,24 +170,12 @@ class MLP(InGraph):
     @property
     def certificate(self) -> Certificate:
         """Look-up errors, carried through the layers."""
-        parts = {"linear": 0.0, "activation": 0.0, "rounding": 0.0}
-        steps = []
-        last = len(self.layers) - 1
-        for index, layer in enumerate(self.layers):
+        parts, steps = dict[str, float](), []
+        for index, (layer, parts) in enumerate(zip(self.layers, self._carried(), strict=True)):
             assert isinstance(layer, LinearLayer)
-            rows = layer.dim * self.weight_bound
-            parts = {name: rows * value for name, value in parts.items()}
-            parts["linear"] += layer.certificate.error
-            if index < last:
-                table = self.tables[index]
-                parts = {name: table.steepness * value for name, value in parts.items()}
-                parts["activation"] += table.error
-                parts["rounding"] += self._rounded(layer, table)
-            total = math.fsum(parts.values())
+            total, rows = math.fsum(parts.values()), at_most(layer.dim * self.weight_bound, ".4g")
             steps.append(
-                DerivationStep(
-                    f"layer {index}", "error of its output", total, f"rows {at_most(rows, '.4g')}"
-                )
+                DerivationStep(f"layer {index}", "error of its output", total, f"rows {rows}")
             )
         first = self.layers[0]
         assert isinstance(first, LinearLayer)
@@ -197,6 +192,21 @@ class MLP(InGraph):
             assumptions=tuple(dict.fromkeys(a for t in self.tables for a in t.assumptions)),
             kind=weakest(t.kind for t in self.tables),
         )
+
+    def _carried(self) -> Iterator[dict[str, float]]:
+        """What the output of every layer is off by; of the newest without its activation yet."""
+        parts = {"linear": 0.0, "activation": 0.0, "rounding": 0.0}
+        for index, layer in enumerate(self.layers):
+            assert isinstance(layer, LinearLayer)
+            rows = layer.dim * self.weight_bound
+            parts = {name: rows * value for name, value in parts.items()}
+            parts["linear"] += layer.certificate.error
+            if index < len(self.tables):
+                table = self.tables[index]
+                parts = {name: table.steepness * value for name, value in parts.items()}
+                parts["activation"] += table.error
+                parts["rounding"] += self._rounded(layer, table)
+            yield parts
 
     @property
     def layout(self) -> LookUpLayout:

@@ -7,7 +7,7 @@ in one forward pass, at the query's last token:
 1. **gather**: y tokens gather their x, the query's last token the query;
 2. **T layers of descent**: pairs of heads (``linear_descent``), w is kept at that token;
 3. **predict**: the token sees itself with the logit t (w . x_q), by pairs again, beside the begin
-   token of weight 2^K: it carries w . x_q into ``out`` (``linear_error_bound.carried``);
+   token of weight 2^K: it carries w . x_q into ``out`` (``linear_error_bound``);
 4. **square**, which the scores need (``quantizer``).
 
 **Words.** A begin token; for a sample's x, its y, the query and its last number one token per
@@ -55,11 +55,10 @@ from iceform.certificates import Certificate, DerivationStep
 from iceform.errors import DtypeError, ShapeError
 from iceform.heads import Design, Features, Head, Move, Row, Vocabulary
 from iceform.targets.architectures import Architecture
-from iceform.targets.decimal_reference import linear_descent
 from iceform.targets.domain import DataDomain, check_data
-from iceform.targets.linear_error_bound import DescentNetwork, LinearErrorBound, carried
+from iceform.targets.linear_error_bound import DescentNetwork, LinearErrorBound
 from iceform.targets.linear_head_pairs import LinearHeadPairs, central_differences
-from iceform.targets.pieces import ONE, added, masked, pair_heads, routed
+from iceform.targets.pieces import ONE, added, masked, pair_heads, routed, tokens_of
 from iceform.targets.quantizer import Quantizer
 from iceform.targets.recurrence import Recurrence
 from iceform.targets.rounding import EPSILON, OFF, READ, SECOND_ORDER, KernelRounding
@@ -223,35 +222,29 @@ class AnsweringDescent(Target):
 
     def _words(self) -> Float[Tensor, "ids f"]:
         """Every token's features: its kind's flag, its level."""
-        at, every = self.design.features, torch.arange(len(self.levels))
-        out = torch.zeros(1 + len(_KINDS) * len(every), at.total, dtype=torch.float64)
-        out[0, at["begin"]], out[0, at["base"]] = 1.0, self.combination.null_logit
-        for kind in _KINDS:
-            ids = self.token(kind, every)
-            out[ids, at[kind]] = 1.0
-            out[ids, at["number"]] = self.levels.values[:, None]
-        out[self.token("x", every), at["weight"]] = self.null_logit
-        out[self.token("y", every), at["label"]] = self.levels.values[:, None]
-        return out
+        at, levels, null = self.design.features, self.levels, self.combination.null_logit
+        more: dict[str, dict[str, Any]] = {
+            "x": {"weight": self.null_logit}, "y": {"label": levels.values},
+        }  # fmt: skip
+        each = (
+            tokens_of(at, len(levels), **{kind: 1.0}, number=levels.values, **more.get(kind, {}))
+            for kind in _KINDS
+        )
+        return torch.cat([tokens_of(at, 1, begin=1.0, base=null), *each])
 
     def _places(self) -> Float[Tensor, "p f"]:
         """Every position's features."""
-        at = self.design.features
-        out = torch.zeros(self.positions, at.total, dtype=torch.float64)
-        p = torch.arange(self.positions, dtype=torch.float64)[:, None] / self._scale
-        out[:, at["one"]], out[:, at["p"]], out[:, at["pp"]] = 1.0, p, p * p
-        return out
+        p = torch.arange(self.positions, dtype=torch.float64) / self._scale
+        return tokens_of(self.design.features, self.positions, one=1.0, p=p, pp=p * p)
 
     def _scores(self) -> Float[Tensor, "ids f"]:
         """The language-model head: it chooses a level of y."""
         at, levels = self.design.features, self.levels
-        out = torch.zeros(1 + len(_KINDS) * len(levels), at.total, dtype=torch.float64)
-        out[:, at["one"]] = -OFF * max(levels.bound, 1.0) ** 2
+        far = -OFF * max(levels.bound, 1.0) ** 2
+        out = tokens_of(at, 1 + len(_KINDS) * len(levels), one=far)
+        square = _CENTRE / _SPACING**2 - levels.values**2
         ids = self.token("y", torch.arange(len(levels)))
-        out[ids] = 0.0
-        out[ids, at["out"].start] = 2 * levels.values
-        out[ids, at["q"].start] = -1.0
-        out[ids, at["one"].start] = _CENTRE / _SPACING**2 - levels.values**2
+        out[ids] = tokens_of(at, len(levels), out=2 * levels.values, q=-1.0, one=square)
         return out
 
     # -------------------------------------------------------------------------- prompt and answer
@@ -306,7 +299,7 @@ class AnsweringDescent(Target):
 
     def exact(self, x: Tensor, y: Tensor, query: Tensor | None = None) -> Float[Tensor, ""]:
         """The prediction before it is rounded to a level, of the data as tokens hold them."""
-        w = linear_descent(*self._rounded(x, y), self._recurrence())[-1]
+        w = self._recurrence().exact(*self._rounded(x, y))
         return w @ self.levels.nearest(self._query(query))
 
     def reference(self, x: Tensor, y: Tensor, query: Tensor | None = None) -> Float[Tensor, ""]:
@@ -360,8 +353,7 @@ class AnsweringDescent(Target):
         run = LinearErrorBound(stream, domain, self._recurrence(domain), a)
         descent = math.fsum(run.terms().values())
         asked, w = domain.reach, max(run.r.coefficients) * domain.rms + descent
-        alone = replace(stream, null=self.combination.null_logit, spread=1)
-        predicted = carried(alone, a, asked * w, max(asked * w, 2.0**-20))
+        predicted = replace(stream, spread=1).carried(a, asked * w, max(asked * w, 2.0**-20))
         error = SECOND_ORDER * (asked * descent + predicted)
         blur = SECOND_ORDER * self._blur(a, domain.samples, asked * w)
         described = {k: v for k, v in domain.describe().items() if k != "max |z_i|"}
