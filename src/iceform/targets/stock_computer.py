@@ -151,11 +151,8 @@ class StockComputer(ProgramTarget):
         return prompt.tokens if self.block is None else self.block.held(fetched(prompt))
 
     def answers_in(self, features: Float[Tensor, "t f"], program: Program) -> dict[str, Tensor]:
-<<<<<<< HEAD
-        return self.outputs(self._spread(features), self.blank(program, len(features)))
-=======
         prompt = self.blank(program, len(features))
-        counter = int(prompt.counter(features))
+        counter = int(prompt.counter(self._spread(features)))
         halts = {i.address for i in prompt.assembly.instructions if i.next == i.address}
         if counter not in halts:
             raise ProgramError(
@@ -163,7 +160,6 @@ class StockComputer(ProgramTarget):
                 "and not at its halt; write the checkpoint with more cycles"
             )
         return self.decoded(features, program)
->>>>>>> main
 
     def decoded(self, features: Float[Tensor, "t f"], program: Program) -> dict[str, Tensor]:
         prompt, held = self.blank(program, len(features)), self._spread(features)
@@ -186,20 +182,6 @@ class StockComputer(ProgramTarget):
             )
         return ProgramPrompt(program.assembly, self.computer.layout, 1 + more, {})
 
-<<<<<<< HEAD
-    def outputs(self, features: Tensor, prompt: ProgramPrompt) -> dict[str, Tensor]:
-        """Answers in tokens as the computer's layout has them; refused before the halt."""
-        counter = int(prompt.counter(features))
-        halts = {i.address for i in prompt.assembly.instructions if i.next == i.address}
-        if counter not in halts:
-            raise ProgramError(
-                f"{prompt.assembly.name!r} is at instruction {counter} after {self.cycles} cycles "
-                "and not at its halt; write the checkpoint with more cycles"
-            )
-        return {o.name: prompt.read(features, o) for o in prompt.assembly.outputs}
-
-=======
->>>>>>> main
     def layout(self) -> list[str]:
         return [
             "one token per instruction",
