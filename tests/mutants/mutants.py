@@ -582,7 +582,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "paper/truncated_linear.py",
         '"leak": 0.0, "rounding": self._rounding()}',
         '"leak": 0.0, "rounding": 0.0}',
-        ("tests/paper/test_appendix.py",),
+        ("tests/paper/test_terms.py",),
     ),
     Mutant(
         "one prompt for all samples: the certificate leaves out rounding",

@@ -1,5 +1,7 @@
 """A theorem from outside the package is one class, and the conformance suite checks its proof."""
 
+from functools import partial
+
 import torch
 
 import iceform as ice
@@ -21,14 +23,8 @@ class TwoViews(RowEmulator):
 
 
 class TestTwoViews(_Rows):
-    rows = (2, 1)
-
-    def build(self, regime, dtype, backend):
-        eps = {("spectral", torch.float64): 1e-8, ("spectral", torch.float32): 1e-3}
-        return TwoViews(
-            3, self.rows, samples=5, eps=eps.get((regime, dtype), 0.3),
-            regime=regime, dtype=dtype, backend=backend,
-        )  # fmt: skip
+    eps = (1e-8, 1e-3, 0.3)
+    make = partial(TwoViews, 3, (2, 1), samples=5)
 
 
 def test_a_theorem_from_outside_is_saved_explained_and_loaded(tmp_path):

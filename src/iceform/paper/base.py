@@ -431,24 +431,19 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
         """
         check_matmul_precision(self.dtype)
         self.check(*inputs)
-        device = inputs[0].device
+        device, size = inputs[0].device, torch.finfo(self.dtype).bits // 8
+        pairs = zip(inputs, self.shapes.values(), strict=True)
+        batch = torch.broadcast_shapes(*(t.shape[: t.ndim - len(shape)] for t, shape in pairs))
         # A forward pass holds one layer's scores at a time, a trace those of all of them.
-        self._check_trace(self.plan.layers * self.plan.literal_bytes, device)
+        plan = self.plan
+        one = plan.tokens * (2 * plan.tokens + 4 * (plan.features + plan.head_dim))
+        held = plan.layers * plan.literal_bytes + size * one * plan.prompts * batch.numel()
+        check_capacity("a trace of the literal network", held, device, "trace fewer samples")
         prompt = self._encode(*inputs)
         if isinstance(prompt, LookUps):
-            self._check_trace(self._traced_bytes(prompt), device)
             prompt = prompt.prompt()
         network = self.network.to(device)
         return trace_network(network, prompt.tokens, features=prompt.features, roles=prompt.roles)
-
-    def _check_trace(self, needed: int, device: torch.device) -> None:
-        check_capacity("a trace of the literal network", needed, device, "trace fewer samples")
-
-    def _traced_bytes(self, prompt: LookUps) -> int:
-        """What a trace of look-ups holds: the scores of all their tokens and prompts at once."""
-        plan, size = self.plan, torch.finfo(self.dtype).bits // 8
-        one = plan.tokens * (2 * plan.tokens + 4 * (plan.features + plan.head_dim))
-        return plan.weight_bytes + size * one * prompt.prompts * max(1, prompt.batch.numel())
 
     @property
     @full_precision

@@ -56,7 +56,7 @@ from iceform.paper.gradients import GradientStep
 from iceform.paper.residual import LossLike, Rates, ResidualOptions, check_logits, room_for
 from iceform.paper.selection import choose
 from iceform.run import Backend
-from iceform.run.primitives import SampleMaxima, is_transformed
+from iceform.run.primitives import is_transformed
 from iceform.tables import Interpolant, RoundingModel, bounds
 from iceform.validation import check_size, common_batch, unit_roundoff
 
@@ -207,13 +207,10 @@ class CompactStep(GradientStep):
         )  # fmt: skip
 
     def _encode(self, *inputs: Tensor) -> Prompt:  # type: ignore[override]
-        x, y, w = inputs
-        return self._prompt(x, y, w, self.rates)
-
-    def _prompt(self, x: Tensor, y: Tensor, w: Tensor, rates: Rates) -> Prompt:
         """All samples, twice, beside one table."""
+        x, y, w = inputs
         at, n, room, it = self.features, self.domain.samples, self.layout.tokens, self.interpolant
-        gain, keep = self._factors(rates)
+        gain, keep = self._factors(self.rates)
         batch = common_batch(x.shape[:-2], y.shape[:-1], w.shape[:-1])
         like = next((t for t in (x, y, w) if is_transformed(t)), x)  # vmap: any may be the batch
         tokens = like.new_zeros(*batch, self._count, at.total)
@@ -288,12 +285,14 @@ class CompactStep(GradientStep):
     def _can_watch(self, *inputs: Tensor) -> bool:
         return False
 
-    def _step(
-        self, backend: Backend, x: Tensor, y: Tensor, w: Tensor, rates: Rates,
-        watch: SampleMaxima | None = None,
-    ) -> Tensor:  # fmt: skip
-        out: Tensor = backend.run(self._prompt(x, y, w, rates))
+    def _run(self, backend: Backend, *inputs: Tensor) -> Tensor:
+        out: Tensor = backend.run(self._encode(*inputs))
         return out[..., 0, :]
+
+    def step_at(self, x: Tensor, y: Tensor, w: Tensor, lr: float, shrink: float = 0.0) -> Tensor:
+        """One pass at another step size and shrinkage: another prompt for the same weights."""
+        found: Tensor = self.reprogram(self.loss, lr, shrink / lr)(x, y, w)
+        return found
 
     def _by_the_same_keys(
         self, loss: Loss, eps: Any, make: Callable[..., Self]

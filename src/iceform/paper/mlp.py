@@ -98,6 +98,7 @@ class MLP(InGraph):
                 f"reach needs {len(sizes) - 1} bounds, one per layer, got {len(reach)}"
             )
         self.layers = nn.ModuleList()
+        self._linear: list[LinearLayer] = []
         self.tables: list[Interpolant] = []
         self._functions: list[ScalarFunction] = []
         size = max(1.0, check_positive("bound", bound))
@@ -115,6 +116,7 @@ class MLP(InGraph):
                 backend=backend,
             )
             self.layers.append(layer)
+            self._linear.append(layer)
             if index < last:
                 size = max(1.0, self._add_activation(layer, eps))
         error = self.certificate.error
@@ -171,14 +173,12 @@ class MLP(InGraph):
     def certificate(self) -> Certificate:
         """Look-up errors, carried through the layers."""
         parts, steps = dict[str, float](), []
-        for index, (layer, parts) in enumerate(zip(self.layers, self._carried(), strict=True)):
-            assert isinstance(layer, LinearLayer)
+        for index, (layer, parts) in enumerate(zip(self._linear, self._carried(), strict=True)):
             total, rows = math.fsum(parts.values()), at_most(layer.dim * self.weight_bound, ".4g")
             steps.append(
                 DerivationStep(f"layer {index}", "error of its output", total, f"rows {rows}")
             )
-        first = self.layers[0]
-        assert isinstance(first, LinearLayer)
+        first = self._linear[0]
         return Certificate.total(
             parts,
             domain={
@@ -196,8 +196,7 @@ class MLP(InGraph):
     def _carried(self) -> Iterator[dict[str, float]]:
         """What the output of every layer is off by; of the newest without its activation yet."""
         parts = {"linear": 0.0, "activation": 0.0, "rounding": 0.0}
-        for index, layer in enumerate(self.layers):
-            assert isinstance(layer, LinearLayer)
+        for index, layer in enumerate(self._linear):
             rows = layer.dim * self.weight_bound
             parts = {name: rows * value for name, value in parts.items()}
             parts["linear"] += layer.certificate.error
@@ -228,8 +227,7 @@ class MLP(InGraph):
     @property
     def networks(self) -> tuple[FrozenNetwork, ...]:
         """Every frozen network, of the linear maps in order and then the look-up layer."""
-        linear = [layer.network for layer in self.layers if isinstance(layer, LinearLayer)]
-        return (*linear, self.look_ups)
+        return (*(layer.network for layer in self._linear), self.look_ups)
 
     @property
     def digest(self) -> str:
@@ -239,16 +237,14 @@ class MLP(InGraph):
     @property
     def backend(self) -> str:
         """How the networks are evaluated."""
-        return str(self.layers[0].backend)
+        return self._linear[0].backend
 
     def _bind(self) -> list[Backend]:
-        first = self.layers[0]
-        assert isinstance(first, LinearLayer)
+        first = self._linear[0]
         return [bind(network, first.binding) for network in self.networks]
 
     def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
-        first = self.layers[0]
-        assert isinstance(first, LinearLayer)
+        first = self._linear[0]
         return (2, *(2, 1) * (inputs // 2)), (first.samples, self.sizes[-1])
 
     def forward(self, x: Tensor, *parameters: Tensor) -> Tensor:
@@ -271,10 +267,9 @@ class MLP(InGraph):
         *linear, look_up = backends
         pairs = self._pairs(parameters)
         for index, (weight, bias) in enumerate(pairs):
-            layer = self.layers[index]
-            assert isinstance(layer, LinearLayer)
             theta = torch.cat([weight, bias[..., None]], -1)
-            x = layer.through(linear[index], _with_one(x), theta)
+            with_one = torch.cat([x, torch.ones_like(x[..., :1])], -1)
+            x = self._linear[index].through(linear[index], with_one, theta)
             if index < len(self.tables):
                 self._check_range(index, x)
                 x = self._activate(look_up, self.tables[index], x)
@@ -310,7 +305,3 @@ class MLP(InGraph):
                 f"{len(parameters)} tensors"
             )
         return list(zip(parameters[::2], parameters[1::2], strict=True))
-
-
-def _with_one(x: Tensor) -> Tensor:
-    return torch.cat([x, torch.ones_like(x[..., :1])], -1)
