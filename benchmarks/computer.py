@@ -2,13 +2,14 @@
 
 Gradient descent for the logistic loss, compiled from the language, is run by one frozen block:
 
-* literal, every attention entry, and literal, the entries that can differ from 0; on a GPU the
-  latter as one CUDA graph, so that between cycles there is neither a launch nor a sync;
+* literal, every attention entry, and literal, the entries that can differ from 0;
 * fused, beside the same algorithm in plain torch, on long data and on short: a whole call, with
-  the digest of the weights and its attestation, and what one more step takes;
+  the digest of the weights and its attestation, and what one more step takes; on short data also
+  ``computer.run`` as it is called, which proves its answer after the fact;
 * by lanes: seconds a cycle, the exponent of its growth, and the most memory that the process held
   (a process for each size);
-* as a folder that transformers loads: its megabytes, its layers, and what a check of it takes.
+* as a folder that transformers loads: its megabytes, layers, units and parameters, what a check of
+  it takes, and its forward pass beside as many literal cycles.
 
 Every row prints the distance of its answer from plain torch's.
 """
@@ -38,6 +39,9 @@ _LR, _SECONDS = 0.5, 2.0
 _REPEATS = 5  # side by side; medians are printed
 _TICK = 1e-9  # seconds, less than any clock tells
 _SIZES = ((64, 4), (256, 8))  # lanes and width
+_PROVEN = (
+    1024  # samples up to which answers are enclosed in balls here, which takes longer than all
+)
 _ROWS: list[dict[str, str | float]] = []
 
 
@@ -90,10 +94,6 @@ def literal(program: Program, lanes: int, width: int, dtype: torch.dtype, device
         seconds = timed(lambda e=every, c=cycles: computer.execute(prompt, c, every=e), device)
         row(case, f"literal, {'every entry' if every else 'needed entries'}",
             batch * cycles / seconds, "problems x cycles/s")  # fmt: skip
-    if device.type == "cuda":
-        graph = computer.graphed(prompt, turns=50)
-        row(case, "literal, one CUDA graph", batch * 50 / timed(graph, device),
-            "problems x cycles/s")  # fmt: skip
     _agree(computer, program, prompt, x, y)
 
 
@@ -143,6 +143,11 @@ def fused(samples: int, dim: int, steps: int, dtype: torch.dtype, device: torch.
     further = statistics.median((t[3] - t[1]) / max(t[2] - t[0], _TICK) for t in times)
     case = f"{samples} x {dim}, {str(dtype)[6:]}, {steps} steps"
     row(case, "plain torch", 1e3 * own, "ms a step")
+    if samples <= _PROVEN:
+        run_all = partial(computer.run, program, x, y, lr=_LR, steps=steps)
+        called = statistics.median(spent(run_all, device) for _ in range(_REPEATS))
+        row(case, "computer.run, as called", 1e3 * called / steps, "ms a step",
+            f"{called / steps / own:.1f}x plain, proof in balls included")  # fmt: skip
     row(case, "fused, the whole call", 1e3 * whole, "ms a step",
         f"{ratio:.1f}x plain, off by {off:.1e}")  # fmt: skip
     row(case, "fused, one more step", 1e3 * more, "ms", f"{further:.1f}x plain")
@@ -179,10 +184,21 @@ def by_lanes(sizes: Iterable[int], width: int = 4) -> None:
 
 
 def folders(steps: int = 4, samples: int = 16, dim: int = 4) -> None:
-    """What ``program.to`` writes for so many steps, and what its check takes."""
+    """What ``program.to`` writes for so many steps, and what running and checking it takes."""
+    from transformers import AutoModel
+
+    torch.set_num_threads(1)
+    cpu = torch.device("cpu")
     program = compile(library.logistic, dim=dim, samples=samples)
-    x, y = data(samples, dim, torch.float64, torch.device("cpu"))
+    x, y = data(samples, dim, torch.float64, cpu)
+    computer = Computer.for_programs([program])
+    prompt = computer.prompt(program, x, y, steps=steps)
+    run = partial(computer.execute, prompt, backend="literal")
+    cycles = program.interpreted(x, y, steps=steps).cycles
+    literal = _typical(partial(run, cycles)) / cycles
+    row(f"literal, {steps} steps", "a cycle", 1e3 * literal, "ms", f"{cycles} cycles")
     for name, mode in (("albert", None), ("bert", None), ("bert", "prompt")):
+        case = f"{name}, {mode or 'by default'}, {steps} steps"
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model"
             written = program.to(name, path, mode=mode, steps=steps)
@@ -190,11 +206,23 @@ def folders(steps: int = 4, samples: int = 16, dim: int = 4) -> None:
             config = json.loads((path / "config.json").read_text(encoding="utf-8"))
             begun = time.process_time()
             found = written.check(x, y)
-            spent = time.process_time() - begun
-        case = f"{name}, {mode or 'by default'}, {steps} steps"
+            checked = time.process_time() - begun
+            network, given = AutoModel.from_pretrained(path), written.prompt(x, y)
+        with torch.no_grad():
+            seconds = _typical(partial(network, inputs_embeds=given))
+        count = sum(p.numel() for p in network.parameters())
         row(case, "folder", size / 1e6, "MB",
-            f"{config['num_hidden_layers']} layers of {config['hidden_size']} units, checked in "
-            f"{spent:.1f} s, off by {found.measured:.1e}")  # fmt: skip
+            f"{config['num_hidden_layers']} times {config.get('inner_group_num', 1)} layers of "
+            f"{config['hidden_size']} units, {count} parameters, checked in {checked:.1f} s, off "
+            f"by {found.measured:.1e}")  # fmt: skip
+        row(case, "a forward pass", seconds, "s",
+            f"{seconds / cycles / literal:.1f}x the literal cycles")  # fmt: skip
+
+
+def _typical(call: Callable[[], object]) -> float:
+    """Processor seconds of a call: the median of a few."""
+    times = [spent(call, torch.device("cpu")) for _ in range(_REPEATS + 1)][1:]
+    return statistics.median(times)
 
 
 def main() -> None:

@@ -37,7 +37,10 @@ COMPILE_LOWER = 16.0  # a parameter without a range may be smaller by this facto
 # computer/computer.py
 COMPUTER_LOOK = 64  # cycles between two looks at whether a literal run has come to a halt
 COMPUTER_LIMIT = 1 << 20  # cycles after which a program that should halt is taken not to
-COMPUTER_REPLAYED = 1 << 23  # attention entries at most of a cycle that is run again with all lanes
+# Attention entries at most of a cycle that is run again with all lanes, by programs that attend to
+# lanes by likeness, and by others: some milliseconds.
+COMPUTER_REPLAYED = 1 << 23
+COMPUTER_REPLAYED_QUICKLY = 1 << 20
 COMPUTER_FEW_REPLAYED = 1 << 18  # and of one that is run again with few
 
 # computer/cuda_graphs.py
@@ -49,8 +52,6 @@ FUSED_FEW = 64  # lanes that tell most variables with different components
 
 # computer/lookups.py
 COMPUTER_LOOKUPS_NOTED = 1 << 10  # extents held before they are looked at
-COMPUTER_LOOKUPS_MOST_ENTRIES = 64  # of a table that is found by one exponential
-COMPUTER_LOOKUPS_CACHED = 1 << 16  # arguments at once, in cache
 
 # computer/proofs.py
 PROOFS_BITS = 128  # to begin with

@@ -20,6 +20,7 @@ from iceform.computer.instructions import (
     Write,
 )
 from iceform.errors import ProgramError
+from iceform.targets.stock_block import StockBlock, fetched
 from tests.computer import programs
 
 F64 = torch.float64
@@ -89,6 +90,11 @@ def test_what_check_admits_runs_as_it_means(seed):
     for _ in range(CYCLES):
         tokens = three(tokens)
     ends["three layers"] = tokens
+    stock = StockBlock(computer.layout, computer.sizes.margins(F64))
+    features, network = stock.held(fetched(prompt)), stock.network(F64)
+    for _ in range(CYCLES):
+        features = network(features)
+    ends["stock"] = stock.spread(features)
     for backend, found in ends.items():
         for v in VARIABLES:
             off = np.abs(prompt.value(found, v.name).numpy() - exact.value(v.name)).max()

@@ -13,8 +13,6 @@ from iceform.computer.lookups import (
     Extents,
     TableLookup,
     quadratic,
-    rational,
-    rational_rounding,
     uniform,
 )
 from iceform.computer.rounding import column_facts, table_facts
@@ -98,27 +96,6 @@ def test_parabolas_are_read_off_their_entries():
     found = uniform(tanh.slopes, tanh.biases, tanh.f)
     assert found is not None
     assert quadratic(found, unit) is None
-
-
-def test_few_entries_are_found_by_one_exponential():
-    """The quotient of polynomials is the softmax over all entries, beyond the grid too."""
-    table = programs.table("tanh", torch.tanh, programs.zero, -1, 1, 8)
-    even = uniform(table.slopes, table.biases, table.f)
-    assert even is not None
-    curve = rational(even, torch.float64)
-    assert curve is not None
-    far = even.grid.spacing * even.grid.cells
-    assert curve.low < even.grid.low - 0.1 * far
-    z = torch.linspace(even.grid.low - 0.1 * far, even.grid.high + 0.1 * far, POINTS).double()
-    exact = programs.look_up(table, table.f, z.numpy().astype(np.longdouble))
-    facts = column_facts(
-        table.slopes, table.biases, table.f, float(z[0]), float(z[-1]), 2.0**-53, extra=8.0
-    )
-    allowed = facts.rounding + rational_rounding(even, facts.slope, facts.largest, 2.0**-53)
-    off = np.abs(curve(z).numpy() - exact).max()
-    assert 0 < off <= allowed, f"off by {off:.3e}, allowed {allowed:.3e}"
-    assert np.isfinite(curve(torch.tensor([curve.low, curve.high]).double()).numpy()).all()
-    assert rational(even, torch.float16) is None
 
 
 def test_products_are_what_two_parabolas_make():

@@ -866,6 +866,20 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/computer/test_three_layers.py",),
     ),
     Mutant(
+        "a stock block adds a result to the one before",
+        "targets/stock_block.py",
+        '        if layer == "compute":',
+        '        if layer == "look up":',
+        ("tests/computer/test_admitted.py", "-k", "means"),
+    ),
+    Mutant(
+        "a stock block's samples share one lane",
+        "targets/stock_block.py",
+        "                    match.append((Row.of(query, j, 2 * weight), Row.of(key, j)))",
+        "                    match.append((Row.of(query, j, weight), Row.of(key, j)))",
+        ("tests/computer/test_admitted.py", "-k", "means"),
+    ),
+    Mutant(
         "two variables may have one name",
         "computer/instructions.py",
         "        self._check_names()\n",

@@ -13,6 +13,8 @@ from ..computer.peers import CASES
 from .attack import LIBRARY, LIBRARY_CYCLES
 from .stock import data, enclosed_alone, transformers
 
+# Of least squares on 4 samples of 2, as four layers a cycle.
+OLD_DIGEST = "bfba5dd5368524573f42e671d7d8d68308308fe79d799217615dba9daef84070"
 pytest.importorskip("flint", reason="runs are enclosed in balls, which needs python-flint")
 
 MODES = {"prompt": ("albert", {}), "weights": ("bert", {"mode": "weights"})}
@@ -71,6 +73,21 @@ def test_descent_for_any_number_of_samples_and_any_step_size(squares, n):
         got = squares.read(hidden(squares, squares.prompt(x, y, lr=lr)))
         assert got.shape == (2,)
         assert float((got - descent(x, y, lr)).abs().max()) <= 1e-12
+
+
+def test_folders_of_four_layers_a_cycle_keep_their_weights(squares):
+    """What older folders record says nothing of layers, and is the weights that they hold."""
+    sizes = {k: v for k, v in squares.model.spec.sizes().items() if k != "layers"}
+    old = targets.StockComputer.from_record({**sizes, "variables": 16}, {})
+    assert (old.layers, squares.model.spec.layers) == (4, 3)
+    assert old.design.digest() == OLD_DIGEST
+    assert squares.model.spec.design.hidden * 3 < old.design.hidden
+    x, y = data()
+    features = old.tokens(squares.program, x, y, {"lr": 0.4, "steps": 2})
+    for _ in range(old.cycles):
+        features = old.computer.residual_network(features)
+    got = old.answers_in(features, squares.program)["value"]
+    assert float((got - descent(x, y, 0.4)).abs().max()) <= 1e-12
 
 
 def test_check_holds_the_answer_to_the_exact_program(squares):

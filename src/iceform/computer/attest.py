@@ -56,7 +56,7 @@ def _drawn(
     if lanes >= there:
         return whole, _one(after, row, None), whole
     instruction = fused.fetched(_one(before, row, [0]))[0]
-    named = {*instruction.a.reads(), *instruction.b.reads()}
+    named = set(instruction.reads())
     averaged = {name for kind, name in named if kind == "mean"}
     beside = {name for kind, name in named if kind != "mean"} | {instruction.dst}
     if fused.asks(instruction) or averaged & beside:

@@ -50,14 +50,13 @@ from the second cycle on.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from iceform.computer.layout import READ_FIELDS, ComputerLayout, MaskMargins, code
+from iceform.computer.layout import READ_FIELDS, ComputerLayout, MaskMargins
 from iceform.heads import Design, FrozenNetwork, Head, Move, Row, moves, products, rows
 from iceform.heads.design import projected
 from iceform.heads.head import Pair, Place
@@ -88,12 +87,11 @@ class Masks:
         asked = (*self._rows({query: root}), *others)
         return tuple(zip(asked, self._differs(key, *flags), strict=True))
 
-    def fixed(self, number: Tensor, key: str) -> tuple[Pair, ...]:
-        """-W for every bit in which the key's code differs from a given one."""
-        always, bits = Row.of("real", 0, math.sqrt(self.weight)), number.tolist()
-        asked = [bit == 1 for bit in bits] + [bit == 0 for bit in bits]
-        pairs = zip(asked, self._differs(key, "real"), strict=True)
-        return tuple((always, row) for needed, row in pairs if needed)
+    def zero(self, key: str) -> tuple[Pair, ...]:
+        """-W for every bit of the key's code: code 0 is what is seen."""
+        root = math.sqrt(self.weight)
+        absent = self._rows({key: -root})
+        return tuple(zip([Row.of("real", 0, root)] * len(absent), absent, strict=True))
 
     def _differs(self, key: str, *flags: str) -> tuple[Row, ...]:
         """Bits that are missing where they are asked for, and bits that are there."""
@@ -132,7 +130,7 @@ class TransformerBlock:
         """The literal layers, with the self heads that the form needs."""
         design = self.design(residual=residual)
         layers = [projected(design, number, dtype) for number in range(len(self.stages))]
-        return FrozenNetwork(layers, self.layout.features)
+        return FrozenNetwork(layers, design.features)
 
     def design(self, *, residual: bool = False) -> Design:
         """The heads of every layer, a self head first where the form has one."""
@@ -140,11 +138,11 @@ class TransformerBlock:
         kept = () if residual else (self.layout.features,) * len(self.stages)
         return Design(self.layout.features, layers, gives=kept)
 
-    def away(self, head: Head) -> float:
+    def away(self, role: str) -> float:
         """X of a head: what its masks have to beat."""
-        if head.role == "fields":
+        if role == "fields":
             return self.margins.fetch
-        alike = head.role[0] in "FG" or head.role.endswith("like")
+        alike = role[0] in "FG" or role.endswith("like")
         return self.margins.see if alike else self.margins.copy
 
     def _heads(self, stage: tuple[str, ...], residual: bool) -> tuple[Head, ...]:
@@ -156,11 +154,11 @@ class TransformerBlock:
 
     def fetch(self) -> list[Head]:
         """Units find the instruction at their counter; a branch is decided by S flag sign."""
-        masks, root = Masks(self.layout, self.margins.fetch), math.sqrt(self.margins.flag)
+        root = math.sqrt(self.margins.flag)
         flag = Row.of("value", 0, root), Row.of("sign", 0, root)
         moved = [m for name in self.layout.fields for m in self._move(name, f"fetched {name}")]
-        match = masks.match(self.address, "key")
-        return [_gated("fields", masks, ("unit",), ("instruction",), match, (flag,), moved)]
+        codes = [(self.address, "key")]
+        return [self._gated("fields", ("unit",), ("instruction",), codes, moved, seen=(flag,))]
 
     def read(self) -> list[Head]:
         """Units take their operands, and what the destination holds, out of memory."""
@@ -174,32 +172,29 @@ class TransformerBlock:
 
     def write(self) -> list[Head]:
         """Memory, and units as memory of the flag, take what is stored to them."""
-        masks = Masks(self.layout, self.margins.copy)
-        match = masks.match("variable", "fetched destination") + masks.match("home", "lane")
         change = rows(self.layout.features, {"result": 1.0, "old": -1.0})
         moved = [Move(row, {("value", j): 1.0}) for j, row in enumerate(change)]
-        return [_gated("store", masks, ("memory", "unit"), ("unit",), match, (), moved)]
+        codes = [("variable", "fetched destination"), ("home", "lane")]
+        return [self._gated("store", ("memory", "unit"), ("unit",), codes, moved)]
 
     def self_head(self, layer: str, residual: bool) -> Head | None:
         """An exact copy of every token, or what to keep minus the identity of the units."""
-        if residual and layer != "write":
-            return None
-        masks = Masks(self.layout, self.margins.copy)
         every = [(name, j) for name, size in self.layout.features.sizes for j in range(size)]
-        kept = {place: {place: 1.0} for place in every}
-        if layer == "write":
-            kept |= self._after_cycle()
-        if not residual:
-            match = masks.match("id", "id", "null")
-            moved = [Move(Row(kept[place]), {place: 1.0}) for place in every]
-            return Head("self", match, tuple(moved), frozenset(range(len(match))))
-        changed = (place for place in every if place not in kept[place])
-        moved = [Move(Row({**kept[at], at: -1.0}), {at: 1.0}) for at in changed]
-        match = masks.match("lane", "lane")
-        return _gated("self", masks, ("unit",), ("unit",), match, (), moved)
+        changes = self.changes(layer)
+        if residual:
+            changed = [at for at in every if at in changes]
+            moved = [Move(Row({**changes[at], at: -1.0}), {at: 1.0}) for at in changed]
+            codes = [("lane", "lane")]
+            return self._gated("self", ("unit",), ("unit",), codes, moved) if moved else None
+        kept = {place: {place: 1.0} for place in every} | changes
+        match = Masks(self.layout, self.margins.copy).match("id", "id", "null")
+        moved = [Move(Row(kept[place]), {place: 1.0}) for place in every]
+        return Head("self", match, tuple(moved))
 
-    def _after_cycle(self) -> dict[Place, dict[Place, float]]:
-        """Counter <- next, before <- result, scratch <- 0: what these places are made of."""
+    def changes(self, layer: str) -> dict[Place, dict[Place, float]]:
+        """What a layer leaves of a unit: scratch <- 0, counter <- next, before <- result."""
+        if layer != "write":
+            return {}
         size = self.layout.size
         made: dict[Place, dict[Place, float]] = {
             (name, j): {} for name in self.layout.scratch for j in range(size(name))
@@ -220,29 +215,47 @@ class TransformerBlock:
     def _memory_head(self, role: str, field: str, read: str, into: str) -> Head:
         """Units ask memory for the variable of a field: of their lane, lane 0, all, or by r . v."""
         layout = self.layout
-        masks = Masks(layout, self.margins.see if read == "like" else self.margins.copy)
-        match = masks.match(f"fetched {field}", "variable")
-        seen: tuple[Pair, ...] = ()
+        codes = [(f"fetched {field}", "variable")]
         if read in ("own", "rowsum"):
-            match += masks.match("lane", "home")
+            codes.append(("lane", "home"))
         if read == "lane0":
-            match += masks.fixed(code(0, layout.size("home")), "home")
-        if read == "like":
-            seen = products(layout.features, {"before": 1.0}, {"value": 1.0})
+            codes.append(("", "home"))
+        seen = products(layout.features, {"before": 1.0}, {"value": 1.0}) if read == "like" else ()
         moved = self._move("value", into)
         if read == "rowsum":  # every component takes the sum of all
             width = range(layout.sizes.width)
             moved = tuple(Move(m.value, {(into, j): 1.0 for j in width}) for m in moved)
-        return _gated(role, masks, ("unit",), ("memory",), match, seen, moved)
+        return self._gated(role, ("unit",), ("memory",), codes, moved, seen)
 
     def _look_up(self, j: int, sign: float) -> Head:
-        masks = Masks(self.layout, self.margins.see)
         argument = Row({("a", j): 1.0, ("b", j): sign})
         seen = (argument, Row.of("slope")), (Row.flags(real=1.0, null=1.0), Row.of("bias"))
         column = "f" if sign > 0 else "g"
         moved = (Move(Row.of(column, 0, sign), {("result", j): 1.0}),)
-        match = masks.match("fetched with table", "table")
-        return _gated(f"{column.upper()} {j}", masks, ("unit",), ("entry",), match, seen, moved)
+        codes = [("fetched with table", "table")]
+        return self._gated(f"{column.upper()} {j}", ("unit",), ("entry",), codes, moved, seen)
+
+    def _gated(
+        self,
+        role: str,
+        asks: tuple[str, ...],
+        answers: tuple[str, ...],
+        codes: Iterable[tuple[str, str]],
+        moved: Sequence[Move],
+        seen: tuple[Pair, ...] = (),
+    ) -> Head:
+        """A head for tokens of the kinds ``asks`` that sees those of the kinds ``answers``.
+
+        ``codes`` are those of the query that have to be the key's; "" is the code 0.
+        """
+        masks = Masks(self.layout, self.away(role))
+        match = [
+            pair
+            for query, key in codes
+            for pair in (masks.match(query, key) if query else masks.zero(key))
+        ]
+        logit = (*match, *seen, *masks.only(*answers), *masks.asked_by(*asks))
+        return Head(role, logit, tuple(moved))
 
 
 class ThreeLayerBlock(TransformerBlock):
@@ -257,18 +270,3 @@ class ThreeLayerBlock(TransformerBlock):
 
     stages = (("read",), ("compute",), ("write", "fetch"))
     address = "fetched next"
-
-
-def _gated(
-    role: str,
-    masks: Masks,
-    asks: tuple[str, ...],
-    answers: tuple[str, ...],
-    match: tuple[Pair, ...],
-    seen: tuple[Pair, ...],
-    moved: Sequence[Move],
-) -> Head:
-    """A head for tokens of the kinds ``asks`` that sees those of the kinds ``answers``."""
-    logit = (*match, *seen, *masks.only(*answers), *masks.asked_by(*asks))
-    hiding = set(range(len(logit))) - set(range(len(match), len(match) + len(seen)))
-    return Head(role, logit, tuple(moved), frozenset(hiding))

@@ -27,7 +27,6 @@ from iceform.computer.literal import (
     BranchWatch,
     ComputerTrace,
     Cycle,
-    Graphed,
     every_entry,
     loop,
     needed_entries,
@@ -324,8 +323,8 @@ class Computer:
             Run the block that works on a residual stream.
         """
         check_choice("backend", backend, ("auto", "literal", "fused"))
-        device = next(iter(prompt.memory.values())).device
-        network = (self.residual_network if residual else self.network).to(device)
+        whole = self.residual_network if residual else self.network
+        network = _on(next(iter(prompt.memory.values())).device, whole)
         found, expected = network.check(), network.expected or ""
         built, written = found == expected, backend != "literal" and prompt.is_written
         if backend == "auto":
@@ -476,7 +475,9 @@ class Computer:
 
     def _replayable(self, prompt: ProgramPrompt) -> int:
         """All lanes, or as many as a literal cycle can be run on in a moment."""
-        lanes, limit = prompt.samples, tuning.COMPUTER_REPLAYED
+        lanes, instructions = prompt.samples, prompt.assembly.instructions
+        alike = any(i.a.like or i.b.like for i in instructions)  # which few lanes cannot tell
+        limit = tuning.COMPUTER_REPLAYED if alike else tuning.COMPUTER_REPLAYED_QUICKLY
         while lanes > 1 and (entries := self._entries(prompt.assembly, lanes)) > limit:
             limit = tuning.COMPUTER_FEW_REPLAYED
             lanes = max(1, min(lanes - 1, int(lanes * (limit / entries) ** 0.5)))
@@ -512,17 +513,9 @@ class Computer:
             Told the number of cycles so far, after each; what it raises ends the run.
         """
         prompt = self.prompt(program, x, y, **parameters)
-        network = self.network.to(x.device)
+        network = _on(x.device, self.network)
         cycle = self._cycle(network, prompt, every=network.check() != network.expected)
         return watch(network, cycle, prompt, cycles, seen)
-
-    @full_precision
-    def graphed(self, prompt: ProgramPrompt, turns: int = 1) -> Graphed:
-        """The literal cycle as one CUDA graph on a copy of the prompt's tokens."""
-        network = self.network.to(prompt.tokens.device)
-        network.check()
-        tokens = _flat(prompt.tokens).clone()
-        return Graphed(needed_entries(network, prompt.kinds), tokens, turns)
 
 
 class _LazyMemory(Mapping[str, Tensor]):
@@ -565,6 +558,12 @@ class SmallCache(Generic[_Cached]):
             self.held.pop(next(iter(self.held)))
         self.held[key] = None if tokens is None else tokens.clone(), made
         return made
+
+
+def _on(device: torch.device, network: FrozenNetwork) -> FrozenNetwork:
+    """A network on a device; moving one that is there would forget what it was compared with."""
+    there = next(network.buffers()).device == device
+    return network if there else network.to(device)
 
 
 def _pair(before: State, after: State) -> tuple[State, State]:

@@ -107,7 +107,7 @@ class CapturedSegments:
         read: dict[str, None] = {}
         written: set[str] = set()
         for code in codes:
-            for name in self.fused.names_read(code):
+            for _, name in code.reads():
                 if name not in written:
                     read[name] = None
             written.add(code.dst)

@@ -10,7 +10,7 @@ the destination are computed, or all where the next instruction may ask by liken
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -196,11 +196,6 @@ class FastExecutor:
         """What an instruction looks up: a + b and a - b."""
         a, b = self._operands(self._step(instruction), state)
         return a + b, a - b
-
-    def names_read(self, instruction: Instruction) -> Iterator[str]:
-        """The variables that an instruction reads."""
-        for operand in (instruction.a, instruction.b):
-            yield from (name for _, name in operand.reads())
 
     def asks(self, instruction: Instruction) -> bool:
         """Whether an instruction asks by likeness, with the result of the one before."""

@@ -114,6 +114,11 @@ class Instruction:
     note: str = ""
     line: int = 0
 
+    def reads(self) -> Iterator[tuple[str, str]]:
+        """The reads of both operands, as (kind, variable)."""
+        yield from self.a.reads()
+        yield from self.b.reads()
+
     @property
     def halts(self) -> bool:
         """Whether it names itself."""
@@ -413,7 +418,7 @@ class Assembly:
     def _check_reads(self, i: Instruction) -> None:
         home = self.lanes(i.dst)
         self.table(i.table)
-        for kind, name in (*i.a.reads(), *i.b.reads()):
+        for kind, name in i.reads():
             lanes = self.lanes(name)
             if (kind in ("own", "rowsum") and lanes != home) or (
                 kind == "lane0" and lanes != "lane0"
@@ -433,8 +438,7 @@ class Assembly:
                 "instruction between them"
             )
         for j in following:
-            reads = {kind for kind, _ in (*j.a.reads(), *j.b.reads())}
-            if "like" in reads and self.lanes(j.dst) != self.lanes(i.dst):
+            if (j.a.like or j.b.like) and self.lanes(j.dst) != self.lanes(i.dst):
                 raise ProgramError(
                     f"instruction {j.address} asks by likeness with the result of {i.address}, "
                     "which was computed for other lanes"

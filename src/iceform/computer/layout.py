@@ -238,7 +238,7 @@ def likenesses(program: Assembly) -> dict[str, float]:
     """Variables read by likeness, each with a bound of the results r that ask for it."""
     asked: dict[str, float] = {}
     for i in program.instructions:
-        for name in {v for operand in (i.a, i.b) for kind, v in operand.reads() if kind == "like"}:
+        for name in {v for kind, v in i.reads() if kind == "like"}:
             before = (j for j in program.instructions if j.next == i.address)
             bound = max((largest_result(program, j) for j in before), default=0.0)
             asked[name] = max(asked.get(name, 0.0), bound)

@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -38,7 +38,6 @@ from iceform.computer.prompt import ProgramPrompt
 from iceform.errors import BoundError, ShapeError
 from iceform.heads import FrozenNetwork
 from iceform.heads.variants import HeadGroup, ProjectedAttention
-from iceform.run.loops import record, rehearse
 
 Cycle = Callable[[Tensor], Tensor]
 
@@ -143,30 +142,6 @@ def loop(cycle: Cycle, tokens: Tensor, cycles: int) -> Tensor:
     for _ in range(cycles):
         tokens = cycle(tokens)
     return tokens
-
-
-class Graphed:
-    """A cycle captured as one CUDA graph: no launch from the host but one a cycle, and no sync.
-
-    Parameters
-    ----------
-    cycle
-        A cycle that works in place.
-    tokens
-        The tokens to work on; they stay where they are.
-    turns
-        Cycles in one graph.
-    """
-
-    def __init__(self, cycle: Cycle, tokens: Tensor, turns: int = 1) -> None:
-        self.tokens, self.turns, start = tokens, turns, tokens.clone()
-        rehearse(partial(cycle, tokens), tokens.device)
-        _, self._replay = record(partial(loop, cycle, tokens, turns))
-        tokens.copy_(start)
-
-    def __call__(self) -> None:
-        """Run ``turns`` cycles."""
-        self._replay()
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,9 +9,8 @@ off by :math:`\gamma_k` times their sizes either way (:mod:`iceform.computer.rou
 entries that weigh anything (:mod:`iceform.run.ordered`). Where there is no compiler few arguments
 are looked up by the softmax over all entries, and many among those; on a GPU many are looked up by
 its kernels where keys are equally spaced, which their own numbers tell (:func:`even_grid`). If a
-table's values lie on a parabola, :class:`Quadratic` says what it is; if an even grid has few
-entries, :class:`Rational` finds many arguments among them by one exponential each. All of this is
-read off the entries: change one value, and the table is another.
+table's values lie on a parabola, :class:`Quadratic` says what it is. All of this is read off the
+entries: change one value, and the table is another.
 """
 
 from __future__ import annotations
@@ -181,7 +180,7 @@ class Extents:
         self.known[id(value)] = weakref.ref(value), low, high
         return low, high
 
-    def note(self, low: Tensor, high: Tensor, curve: Curve) -> None:
+    def note(self, low: Tensor, high: Tensor, curve: Quadratic) -> None:
         """Arguments from ``low`` to ``high`` were taken for a closed form's."""
         self.seen.append((low, high, curve.low, curve.high))
         if len(self.seen) >= tuning.COMPUTER_LOOKUPS_NOTED:
@@ -211,9 +210,8 @@ class Column:
     def __init__(self, slopes: Tensor, biases: Tensor, values: Tensor, *, closed: bool) -> None:
         self.entries = slopes, biases, values
         self.table = uniform(slopes, biases, values)
-        self.curve = (
-            closed_form(self.table, values.dtype) if closed and self.table is not None else None
-        )
+        unit = torch.finfo(values.dtype).eps / 2
+        self.curve = quadratic(self.table, unit) if closed and self.table is not None else None
 
     @cached_property
     def window(self) -> OrderedWindow | None:
@@ -223,14 +221,13 @@ class Column:
     @cached_property
     def side(self) -> windowed.Side | None:
         """The same for the loops in C."""
-        curve, ends = self.curve, None
-        if isinstance(curve, Quadratic):
-            ends = (*curve.coefficients, curve.low, curve.high)
+        curve = self.curve
+        ends = None if curve is None else (*curve.coefficients, curve.low, curve.high)
         return None if self.window is None else windowed.Side(self.window, ends)
 
     def __call__(self, z: Tensor, watched: Extents) -> Tensor:
         """Look many arguments up; ``watched`` is told of those that a parabola is taken for."""
-        if self.curve is not None and not (z.is_cuda and isinstance(self.curve, Rational)):
+        if self.curve is not None:
             watched.note(*z.aminmax(), self.curve)
             return self.curve(z)
         if self.table is not None and z.is_cuda:
@@ -254,7 +251,7 @@ class TableLookup:
         many = math.prod(map(max, a.shape, b.shape)) >= MANY
         if self.bilinear is not None and many:
             return self._product(self.bilinear, a, b, watched)
-        if not (many and self._quotients) and self._looped(a):
+        if self._looped(a):
             return windowed.instruct(a, b, *self._sides)
         found = [
             column(z, watched) if many else look_up(z, *column.entries)
@@ -293,18 +290,10 @@ class TableLookup:
         return first, second
 
     @cached_property
-    def _quotients(self) -> bool:
-        """Whether every side is a quotient or a parabola, which many arguments are quicker by."""
-        curves = [column.curve for column in self._columns if column is not None]
-        return None not in curves and any(isinstance(curve, Rational) for curve in curves)
-
-    @cached_property
     def bilinear(self) -> Bilinear | None:
         """What both parabolas add up to, where squares cancel."""
-        curves = [column.curve for column in self._columns if column is not None]
-        if len(curves) < 2 or not all(isinstance(curve, Quadratic) for curve in curves):
-            return None
-        return bilinear(*curves)  # type: ignore[arg-type]
+        plus, minus = (None if column is None else column.curve for column in self._columns)
+        return None if plus is None or minus is None else bilinear(plus, minus)
 
 
 @dataclass(frozen=True)
@@ -332,86 +321,12 @@ class Quadratic:
         return (z * a).add_(b).mul_(z).add_(d) if a else (z * b).add_(d)
 
 
-@dataclass(frozen=True)
-class Rational:
-    r"""A table on an even grid of few entries, all of them, by Horner's rule.
-
-    With u = (z - center)/h and k counted from the middle entry, weights are
-
-    .. math:: e^{-c (k - u)^2} \propto a_k q^k, \qquad a_k = e^{-c k^2}, \quad q = e^{2 c u},
-
-    so the average is the quotient of two polynomials in q, of which one has positive terms alone.
-    An error of log q is an error of z: :func:`rational_rounding` has the others.
-    """
-
-    weights: tuple[float, ...]
-    moments: tuple[float, ...]
-    center: float
-    rate: float
-    low: float  # beyond these powers of q overflow
-    high: float
-
-    def __call__(self, z: Tensor) -> Tensor:
-        """The average, in parts that stay in cache."""
-        flat = z.reshape(-1)
-        parts = [self._part(one) for one in flat.split(tuning.COMPUTER_LOOKUPS_CACHED)]
-        return (parts[0] if len(parts) == 1 else torch.cat(parts)).reshape(z.shape)
-
-    def _part(self, z: Tensor) -> Tensor:
-        q = (z - self.center).mul_(self.rate).exp_()
-        return _horner(self.moments, q).div_(_horner(self.weights, q))
-
-
-def _horner(coefficients: tuple[float, ...], q: Tensor) -> Tensor:
-    out = q * coefficients[-1]
-    for coefficient in coefficients[-2:0:-1]:
-        out.add_(coefficient).mul_(q)
-    return out.add_(coefficients[0])
-
-
-def rational(table: Interpolant, dtype: torch.dtype) -> Rational | None:
-    """A table by one exponential, where it has few entries and no power of it overflows."""
-    grid, c = table.grid, table.sharpness
-    assert isinstance(grid, Grid)
-    last, limits = grid.cells, torch.finfo(dtype)
-    powers, least = (0.9 * abs(math.log(end)) for end in (limits.max, limits.tiny))
-    reach = powers / (2 * c * last) if last <= tuning.COMPUTER_LOOKUPS_MOST_ENTRIES else 0
-    if reach < last / 2 or c * last * last / 4 > least:
-        return None
-    weights = tuple(math.exp(-c * (k - last / 2) ** 2) for k in range(last + 1))
-    moments = tuple(w * float(v) for w, v in zip(weights, table.values, strict=True))
-    middle, h = grid.center, grid.spacing
-    return Rational(weights, moments, middle, 2 * c / h, middle - reach * h, middle + reach * h)
-
-
-def rational_rounding(table: Interpolant, slope: float, largest: float, unit: float) -> float:
-    r"""How far :class:`Rational` is from the table, given sup |A'| and sup of :math:`\sum p |v|`.
-
-    log q is off by four units and two roundings of its argument, :math:`a_k` by four units and
-    three roundings of :math:`c k^2`, and is rounded; Horner's rule for n terms by :math:`2n` each.
-    """
-    grid, c = table.grid, table.sharpness
-    half = grid.cells / 2
-    argument = (4 + 3 * 2 * c * half) * unit * grid.spacing / (2 * c)
-    coefficients = (6 + 4 * c * half * half) * unit
-    sums = (4 * (grid.cells + 1) + 4) * unit
-    return 1.01 * (slope * argument + (2 * coefficients + sums) * largest)
-
-
-Curve = Quadratic | Rational
-
-
-def closed_form(table: Interpolant, dtype: torch.dtype) -> Curve | None:
-    """What a table is, where that is quicker than looking at its entries."""
-    if nome(table.sharpness) > 0.5:  # one entry alone counts: a staircase, and no short formula
-        return None
-    return quadratic(table, torch.finfo(dtype).eps / 2) or rational(table, dtype)
-
-
 def quadratic(table: Interpolant, unit: float) -> Quadratic | None:
     """The parabola that a table is, if to a few units in the last place it is one."""
     grid, c = table.grid, table.sharpness
     assert isinstance(grid, Grid)
+    if nome(c) > 0.5:  # one entry alone counts: a staircase, and no parabola
+        return None
     guards = _guards(c, unit)
     cells = grid.cells - 2 * guards
     if cells < 1:

@@ -21,14 +21,12 @@ from torch import Tensor
 from iceform.computer.instructions import (
     FLAG,
     Assembly,
-    Instruction,
     MemoryVariable,
     Output,
     TablePair,
     Write,
 )
 from iceform.computer.layout import (
-    OPERANDS,
     READ_FIELDS,
     RESERVED,
     ComputerLayout,
@@ -285,23 +283,20 @@ def _real(kind: str) -> dict[str, Tensor]:
 
 
 def _instructions(layout: ComputerLayout, assembly: Assembly) -> Tensor:
-    return torch.cat([_instruction(layout, assembly, i) for i in assembly.instructions])
-
-
-def _instruction(layout: ComputerLayout, assembly: Assembly, i: Instruction) -> Tensor:
-    tables = [t.name for t in assembly.tables]
-    blocks = _real("instruction") | {
-        "key": code(i.address, layout.size("key")),
-        "sign": torch.tensor([float(i.when)]),
-        "destination": _variable_code(layout, assembly, i.dst),
-        "with table": code(tables.index(i.table), layout.size("with table")),
-        "next": code(i.next, layout.size("next")),
+    lines, tables = assembly.instructions, [t.name for t in assembly.tables]
+    numbers = {
+        "key": [i.address for i in lines],
+        "with table": [tables.index(i.table) for i in lines],
+        "next": [i.next for i in lines],
     }
-    operands = dict(zip(OPERANDS, (i.a, i.b), strict=True))
-    for field in READ_FIELDS:
-        operand, read = field.split()
-        blocks[field] = _variable_code(layout, assembly, getattr(operands[operand], read))
-    return _filled(layout, 1, blocks)
+    names = {"destination": [i.dst for i in lines]}
+    for operand, read in (field.split() for field in READ_FIELDS):
+        names[f"{operand} {read}"] = [getattr(getattr(i, operand), read) for i in lines]
+    known = variable_numbers(assembly)
+    numbers |= {field: [known.get(v, 0) for v in each] for field, each in names.items()}
+    blocks = {field: code(torch.tensor(v), layout.size(field)) for field, v in numbers.items()}
+    blocks["sign"] = torch.tensor([[float(i.when)] for i in lines])
+    return _filled(layout, len(lines), _real("instruction") | blocks)
 
 
 def _entries(layout: ComputerLayout, assembly: Assembly) -> Tensor:
@@ -319,26 +314,21 @@ def _units(layout: ComputerLayout, assembly: Assembly, samples: int) -> Tensor:
     lanes = torch.arange(samples + 1)
     blocks = _real("unit") | {
         "lane": code(lanes, layout.size("lane")),
-        "variable": _variable_code(layout, assembly, FLAG),
+        "variable": code(variable_numbers(assembly)[FLAG], layout.size("variable")),
     }
     return _filled(layout, len(lanes), blocks)
 
 
 def _memory(layout: ComputerLayout, assembly: Assembly, samples: int) -> Tensor:
-    each = []
+    each, numbers = [], variable_numbers(assembly)
     for variable in assembly.variables:
         lanes = torch.tensor(_lanes(variable, samples))
         blocks = _real("memory") | {
             "home": code(lanes, layout.size("home")),
-            "variable": _variable_code(layout, assembly, variable.name),
+            "variable": code(numbers[variable.name], layout.size("variable")),
         }
         each.append(_filled(layout, len(lanes), blocks))
     return torch.cat(each)
-
-
-def _variable_code(layout: ComputerLayout, assembly: Assembly, name: str | None) -> Tensor:
-    number = 0 if name is None else variable_numbers(assembly)[name]
-    return code(number, layout.size("variable"))
 
 
 def _lanes(variable: MemoryVariable, samples: int) -> range:

@@ -42,8 +42,7 @@ Jensen's inequality the denominator is at least 1. The same sums bound the avera
 :math:`|A'| \le \sum_k p_k |s_k - s| |v_k - A|`.
 
 A fused cycle may look up by the parabola that a table is, off by
-:data:`~iceform.computer.lookups.CLOSED_UNITS` units and its own evaluation, by a quotient, off by
-:func:`~iceform.computer.lookups.rational_rounding`; or in a window of an
+:data:`~iceform.computer.lookups.CLOSED_UNITS` units and its own evaluation; or in a window of an
 even grid (:mod:`iceform.computer.lookups`): keys may miss that grid by
 :data:`~iceform.computer.lookups.GRID_UNITS` units in the last place, and the window's own rounding
 is that of :meth:`iceform.Interpolant.rounding`. These are added. Or it looks up in a window of the
@@ -71,9 +70,6 @@ from iceform.computer.layout import largest_result
 from iceform.computer.lookups import (
     CLOSED_UNITS,
     GRID_UNITS,
-    Rational,
-    closed_form,
-    rational_rounding,
     uniform,
 )
 from iceform.run.ordered import OrderedWindow
@@ -198,8 +194,6 @@ def _facts(table: TablePair, values: Tensor, dtype: torch.dtype, backend: str) -
         reach = max(abs(even.low), abs(even.high))
         model = RoundingModel(unit, True, reach, 1, even.half_width(unit))
         closed = (CLOSED_UNITS + 8) * unit * found.largest  # a parabola's own, and evaluating it
-        if isinstance(closed_form(even, dtype), Rational):
-            closed = rational_rounding(even, found.slope, float(values.abs().max()), unit)
         found = replace(found, rounding=found.rounding + even.rounding(model) + closed)
     window = OrderedWindow.of(*(t.to(dtype) for t in entries))
     if window is None:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any
 
 import torch
 
@@ -103,24 +102,8 @@ class Read:
         return f"{self.how}[{self.register.name}]"
 
 
-class JumpCurve:
-    """A curve that jumps: no formula, but a table of its own kind."""
-
-    def line(self, slope: Fraction, intercept: Fraction) -> Any:
-        """``slope`` times the curve, and ``intercept``; what was off grows, and what rounds."""
-        raise NotImplementedError
-
-    def mirrored(self) -> Any:
-        """The curve of -z."""
-        raise NotImplementedError
-
-    def steepest(self) -> float:
-        """Bound of the slope away from the gap."""
-        raise NotImplementedError
-
-
 @dataclass(frozen=True)
-class StepCurve(JumpCurve):
+class StepCurve:
     r"""The curve of a comparison: ``offset + height tanh(sharpness (z - at))``.
 
     It is two table entries, with keys +-sharpness and values offset +- height, and so exact for
@@ -140,6 +123,7 @@ class StepCurve(JumpCurve):
         return abs(self.height) * 2.0 * math.exp(-2.0 * self.sharpness * self.gap)
 
     def line(self, slope: Fraction, intercept: Fraction) -> StepCurve:
+        """``slope`` times the curve, and ``intercept``; what was off grows, and what rounds."""
         exact = slope * Fraction(self.offset) + intercept, slope * Fraction(self.height)
         offset, height = map(float, exact)
         rounded = abs(exact[0] - Fraction(offset)) + abs(exact[1] - Fraction(height))
@@ -147,14 +131,16 @@ class StepCurve(JumpCurve):
         return replace(self, offset=offset, height=height, off=off)
 
     def mirrored(self) -> StepCurve:
+        """The curve of -z."""
         return replace(self, at=-self.at, height=-self.height)
 
     def steepest(self) -> float:
+        """Bound of the slope away from the gap."""
         return 2 * self.sharpness * self.beside()
 
 
 @dataclass(frozen=True)
-class StairCurve(JumpCurve):
+class StairCurve:
     r"""A function of the whole number that is nearest to ``slope z + shift``.
 
     It is one entry for each whole number k from ``first`` on, with the logit -c (u - k)^2 at u =
@@ -178,19 +164,23 @@ class StairCurve(JumpCurve):
         return spread * min(1.0, 3 * math.exp(-max(0.0, apart)))
 
     def line(self, slope: Fraction, intercept: Fraction) -> StairCurve:
+        """``slope`` times the curve, and ``intercept``; what was off grows, and what rounds."""
         exact = [slope * Fraction(v) + intercept for v in self.values]
         values = tuple(map(float, exact))
         rounded = max(abs(Fraction(v) - e) for v, e in zip(values, exact, strict=True))
         return replace(self, values=values, off=above(abs(slope) * Fraction(self.off) + rounded))
 
     def mirrored(self) -> StairCurve:
+        """The curve of -z."""
         return replace(self, slope=-self.slope)
 
     def steepest(self) -> float:
+        """Bound of the slope away from the gap."""
         return 2 * self.sharpness * abs(self.slope) * self.moved(0.0)
 
 
-Curve = trees.Node | StepCurve | StairCurve
+JumpCurve = StepCurve | StairCurve  # no formula, but a table of its own kind
+Curve = trees.Node | JumpCurve
 
 
 @dataclass(eq=False)

@@ -376,15 +376,20 @@ class Vocabulary:
         return len(self.tokens)
 
 
-def in_parts(layers: Iterable[Sequence[Head]]) -> tuple[tuple[Head, ...], ...]:
-    """Heads that carry more than the longest logit's head size, as several with the same logit."""
+def in_parts(
+    layers: Iterable[Sequence[Head]], size: int | None = None
+) -> tuple[tuple[Head, ...], ...]:
+    """Heads that carry more than a head's ``size``, as several with the same logit.
+
+    Left out, the size is that of the longest logit.
+    """
     layers = tuple(layers)
-    size = power_of_four(max(len(head.logit) for layer in layers for head in layer))
+    most = size or power_of_four(max(len(head.logit) for layer in layers for head in layer))
 
     def parts(head: Head) -> Iterator[Head]:
         carried = tuple(move for move in head.moves if move.writes)
-        for start in range(0, len(carried), size):
-            yield replace(head, moves=carried[start : start + size])
+        for start in range(0, len(carried), most):
+            yield replace(head, moves=carried[start : start + most])
 
     return tuple(tuple(part for head in layer for part in parts(head)) for layer in layers)
 

@@ -89,9 +89,6 @@ class Move:
 class Head:
     """One head: what it is for, its logit, and what it carries.
 
-    ``masks`` are the numbers of those pairs of the logit that hide keys: exactly 0 on every key
-    that is meant to be seen.
-
     Examples
     --------
     >>> far = Row.of("asks"), Row.of("mark", 0, 100.0)  # askers look at marked tokens
@@ -103,7 +100,6 @@ class Head:
     role: str
     logit: tuple[Pair, ...]
     moves: tuple[Move, ...]
-    masks: frozenset[int] = frozenset()
 
     @property
     def width(self) -> int:

@@ -200,8 +200,7 @@ class LookUpLayout:
             *products(at, {"is_query": 1.0}, {"key_bias": 1.0}),
         )
         logit = (*seen, *zip(rows(at, {"block": 1.0}), hidden, strict=True))
-        masks = frozenset(range(len(seen), len(logit)))
-        head = Head("read the prompt's table", logit, moves(at, {"value": 1.0}, "answer"), masks)
+        head = Head("read the prompt's table", logit, moves(at, {"value": 1.0}, "answer"))
         return Design(at, ((head,),), gives=(Features.of(answer=self.dim + 1),))
 
     def embedding(self) -> Embed:

@@ -1,10 +1,9 @@
 r"""The frozen computer as a stock encoder: programs are prompts, one checkpoint runs them all.
 
-The block of ``iceform.computer`` in its residual form is four layers of attention, and one cycle
-executes one instruction. An ALBERT shares its layers, so its depth is the number of cycles: one
-group of four layers, ``num_hidden_layers`` = cycles. A BERT holds them side by side, unrolled.
-The block's design is held in a mirrored stream; a head that carries more than the head size becomes
-several with the same logit.
+One cycle of the block executes one instruction. An ALBERT shares its layers, so its depth is the
+number of cycles: one group of three layers (``stock_block``), ``num_hidden_layers`` = cycles. A
+BERT holds them side by side, unrolled. The block's design is held in a mirrored stream; a head that
+carries more than the head size becomes several with the same logit.
 
 **What is proven** is proven run by run (``program_target``). That noise does not grow over cycles
 is the block's own property (``computer.block``) and is tested: behind a norm copies are exact to
@@ -14,7 +13,7 @@ rounding alone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -22,15 +21,21 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from iceform.arithmetic.units import next_power_of_two, power_of_four
 from iceform.certificates import Certificate
+from iceform.codec import decode
 from iceform.computer.compile import Program
 from iceform.computer.computer import Computer
+from iceform.computer.layout import RESERVED, ComputerSizes
 from iceform.computer.prompt import ProgramPrompt
 from iceform.errors import ProgramError, ShapeError
 from iceform.heads import Design
 from iceform.heads.design import in_parts
 from iceform.targets.program_target import ProgramTarget
+from iceform.targets.stock_block import StockBlock, fetched
 from iceform.validation import check_size
+
+_EXACT = 16  # rows of a logit up to which a head is as wide as a power of four: its root is exact
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,9 @@ class StockComputer(ProgramTarget):
         As of :class:`iceform.computer.Computer`.
     cycles
         Instructions that a run may take; a program that has come to its halt stays there.
+    layers
+        Of a cycle: 3, or 4 of folders from before there were three, whose block is that of
+        ``iceform.computer`` with all of its features.
     dtype
         "float64" or "float32".
 
@@ -54,7 +62,7 @@ class StockComputer(ProgramTarget):
     >>> program = ice.compile(slope, dim=1, samples=2, eps=1e-6)
     >>> spec = StockComputer.for_programs([program], cycles=3)
     >>> len(spec.design.layers), spec.design.repeats
-    (4, 3)
+    (3, 3)
     """
 
     width: int
@@ -66,6 +74,7 @@ class StockComputer(ProgramTarget):
     logits: int
     values: int
     cycles: int
+    layers: int = 3
     dtype: str = "float64"
 
     kind: ClassVar[str] = "computer"
@@ -78,21 +87,37 @@ class StockComputer(ProgramTarget):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_size("cycles", self.cycles)
+        if self.layers not in (3, 4):
+            raise ProgramError(f"a cycle is 3 layers, or 4 of an old folder, not {self.layers}")
         self.computer.sizes  # noqa: B018
 
     @classmethod
     def for_programs(
         cls, programs: Iterable[Program], cycles: int, dtype: str = "float64"
     ) -> StockComputer:
-        """The smallest one that holds these programs."""
-        found = Computer.for_programs(programs, dtype=getattr(torch, dtype))
-        return cls(**vars(found.sizes), cycles=cycles, dtype=dtype)
+        """The smallest one that holds these programs: codes of all bits, one of them for none."""
+        programs = list(programs)
+        sizes = dict(vars(Computer.for_programs(programs, dtype=getattr(torch, dtype)).sizes))
+        most = max(len(p.assembly.variables) for p in programs)
+        sizes["variables"] = next_power_of_two(most + RESERVED) - RESERVED
+        return cls(**sizes, cycles=cycles, dtype=dtype)
+
+    @classmethod
+    def from_record(cls, sizes: dict[str, Any], parameters: dict[str, Any]) -> StockComputer:
+        """Of a folder; those that do not say how many layers a cycle is have four."""
+        return decode(cls, {"layers": 4, **sizes, **parameters})
 
     @cached_property
     def computer(self) -> Computer:
         """The computer that is written."""
-        sizes = {k: v for k, v in self.sizes().items() if k not in ("cycles", "dtype")}
+        sizes = {f.name: getattr(self, f.name) for f in fields(ComputerSizes)}
         return Computer(**sizes, dtype=self.torch_dtype)
+
+    @cached_property
+    def block(self) -> StockBlock | None:
+        """What is written; None where it is the computer's own."""
+        own = self.computer
+        return StockBlock(own.layout, own.block.margins) if self.layers == 3 else None
 
     def known(self, program: Program, settings: Mapping[str, Any]) -> Certificate:
         width = self.computer.sizes.width
@@ -105,9 +130,15 @@ class StockComputer(ProgramTarget):
 
     @cached_property
     def design(self) -> Design:
-        block = self.computer.block.design(residual=True)
-        layers = in_parts(block.layers)
-        return replace(block, layers=layers, repeats=self.cycles, norm=self.norm)
+        block = self.block or self.computer.block
+        found = block.design(residual=True)
+        rows = max(len(head.logit) for layer in found.layers for head in layer)
+        size = power_of_four(rows) if rows <= _EXACT or self.block is None else -(-rows // 8) * 8
+        layers = in_parts(found.layers, size)
+        heads = max(*map(len, layers), -(-2 * found.features.total // size))
+        return replace(
+            found, layers=layers, repeats=self.cycles, norm=self.norm, blocks=(heads, size)
+        )
 
     # -------------------------------------------------------------------------- prompt and answer
 
@@ -116,11 +147,12 @@ class StockComputer(ProgramTarget):
     ) -> Float[Tensor, "t f"]:
         given = self.written(program, x, y, settings)
         dtype = self.torch_dtype
-        return self.computer.prompt(program, x.to(dtype), y.to(dtype), **given).tokens
+        prompt = self.computer.prompt(program, x.to(dtype), y.to(dtype), **given)
+        return prompt.tokens if self.block is None else self.block.held(fetched(prompt))
 
     def answers_in(self, features: Float[Tensor, "t f"], program: Program) -> dict[str, Tensor]:
         prompt = self.blank(program, len(features))
-        counter = int(prompt.counter(features))
+        counter = int(prompt.counter(self._spread(features)))
         halts = {i.address for i in prompt.assembly.instructions if i.next == i.address}
         if counter not in halts:
             raise ProgramError(
@@ -130,8 +162,11 @@ class StockComputer(ProgramTarget):
         return self.decoded(features, program)
 
     def decoded(self, features: Float[Tensor, "t f"], program: Program) -> dict[str, Tensor]:
-        prompt = self.blank(program, len(features))
-        return {o.name: prompt.read(features, o) for o in prompt.assembly.outputs}
+        prompt, held = self.blank(program, len(features)), self._spread(features)
+        return {o.name: prompt.read(held, o) for o in prompt.assembly.outputs}
+
+    def _spread(self, features: Float[Tensor, "t f"]) -> Float[Tensor, "t g"]:
+        return features if self.block is None else self.block.spread(features)
 
     def blank(self, program: Program, tokens: int) -> ProgramPrompt:
         """The places of a program's prompt of so many tokens, with no data in them."""
