@@ -233,7 +233,7 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
     kinds: ClassVar[dict[str, type[Emulator]]] = {}
     # Arguments that files hold otherwise: a loss by its name, a table by its tokens and values.
     held_apart: ClassVar[frozenset[str]] = frozenset(
-        {"loss", "f", "interpolant", "kinks", "tokens", "rates", "grid"}
+        {"loss", "f", "interpolant", "kinks", "tokens", "grid"}
     )
 
     interpolant: Interpolant

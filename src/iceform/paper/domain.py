@@ -204,10 +204,8 @@ class Domain:
         return narrower
 
     def check_residuals(self, z: Tensor) -> None:
-        """Refuse residuals outside an explicit z_range."""
-        if self.z_range is None:
-            return
-        low, high = self.z_range
+        """Refuse residuals outside the range."""
+        low, high = self.residuals
         z = unwrapped(z)
         least, most = float(z.min()), float(z.max())
         if not (least >= low and most <= high):

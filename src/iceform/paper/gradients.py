@@ -151,8 +151,8 @@ class GradientStep(ResidualEmulator):
         l2: float = 0.0,
         **options: Unpack[ResidualOptions],
     ) -> None:
-        rates = Rates(check_positive("lr", lr), lr * check_positive("l2", l2, zero=True))
-        super().__init__(loss, rates=rates, **options)
+        self.rates = Rates(check_positive("lr", lr), lr * check_positive("l2", l2, zero=True))
+        super().__init__(loss, **options)
 
     def _exactly(self, *inputs: Tensor) -> Tensor:
         """The exact step (float64)."""

@@ -149,11 +149,6 @@ class OneLayerRidge(Emulator):
         self._hold_eps("raise eps, or use float64", f"{self.grid.tokens} tokens in {self.dtype}")
 
     @property
-    def l2(self) -> float:
-        """lambda = alpha / n."""
-        return self.alpha / self.domain.samples
-
-    @property
     def _labels(self) -> float:
         """Bound of the sum of |y_i| over the samples that a coefficient hears of."""
         return self.domain.samples * self.domain.y or 1.0

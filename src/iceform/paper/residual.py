@@ -90,9 +90,6 @@ class Rates:
     shrink: float = 0.0
 
 
-PLAIN = Rates()
-
-
 class ResidualOptions(DomainOptions, total=False):
     """What a construction on residuals is asked for by keyword."""
 
@@ -123,6 +120,7 @@ class ResidualEmulator(Emulator):
     """
 
     _averages = False  # whether the answer is the mean over samples of rows that carry w as well
+    rates = Rates()
 
     def __init__(
         self,
@@ -132,7 +130,6 @@ class ResidualEmulator(Emulator):
         regime: str = "spectral",
         dtype: torch.dtype = torch.float64,
         backend: str = "auto",
-        rates: Rates = PLAIN,
         kinks: Sequence[float] | None = None,
         tokens: int | None = None,
         interpolant: Interpolant | None = None,
@@ -147,7 +144,6 @@ class ResidualEmulator(Emulator):
         samples, dim = self.domain.samples, self.domain.dim
         self.shapes = {"x": (samples, dim), "y": (samples,), "w": (dim,)}
         self.answer = (dim,) if self._averages else (samples, dim)
-        self.rates = rates
         self._estimate = estimate
         self._least_room = 1 if room is None else check_size("room", room)
         self.interpolant = self._choose(loss.derivative, kinks, tokens, interpolant)
