@@ -105,22 +105,28 @@ class Budget:
 def budget(
     assembled: Assembled, samples: int, width: int, dtype: torch.dtype, backend: str
 ) -> dict[VirtualInstruction, Budget]:
-    """The own error of every instruction, on a computer of that width."""
-    bounds: dict[str, float] = {}
-    for register, name in assembled.registers.items():
-        bounds[name] = max(bounds.get(name, 0.0), _size(register))
+    """The own error of every instruction, on a computer of that width.
+
+    A variable holds one register after another. What is read is as large as the register that is
+    read; what a result replaces may be any of them.
+    """
+    names, largest = assembled.registers, dict[str, float]()
+    for register, name in names.items():
+        largest[name] = max(largest.get(name, 0.0), _size(register))
     out: dict[VirtualInstruction, Budget] = {}
     known: dict[tuple[object, ...], float] = {}
-    held = max(1.0, max(bounds.values(), default=0.0) / _HELD)
+    held = max(1.0, max(largest.values(), default=0.0) / _HELD)
     for virtual, i in zip(assembled.virtual, assembled.assembly.instructions, strict=True):
         if virtual is None or virtual in out:
             continue
         table = assembled.assembly.table(i.table)
+        bounds = {names[r.register]: _size(r.register) for r in virtual.reads()}
+        replaced = largest[i.dst]
         reads = (*i.a.reads(), *i.b.reads())
-        key = (i.table, virtual.apart, *(bounds[n] for _, n in reads), bounds[i.dst])
+        key = (i.table, virtual.apart, *(bounds[n] for _, n in reads), replaced)
         if key not in known:
             known[key] = _rounding(
-                assembled, i, bounds, samples, width, dtype, backend, virtual.apart
+                assembled, i, bounds, replaced, samples, width, dtype, backend, virtual.apart
             )
         rounding = known[key] + unit_roundoff(dtype) * virtual.rounded * held
         shift = (
@@ -157,15 +163,15 @@ def _shift(
 
 
 def _rounding(
-    assembled: Assembled, i: Instruction, bounds: Mapping[str, float], samples: int, width: int,
-    dtype: torch.dtype, backend: str, apart: float,
+    assembled: Assembled, i: Instruction, bounds: Mapping[str, float], replaced: float,
+    samples: int, width: int, dtype: torch.dtype, backend: str, apart: float,
 ) -> float:  # fmt: skip
     table = assembled.assembly.table(i.table)
     if table.jump is not None:
-        return _of_jump(table, bounds[i.dst], unit_roundoff(dtype), backend)
+        return _of_jump(table, replaced, unit_roundoff(dtype), backend)
     found = instruction_rounding(
         assembled.assembly, i, bounds, samples=samples, width=width, dtype=dtype, backend=backend,
-        apart=apart, used=assembled.assembly.width,
+        apart=apart, used=assembled.assembly.width, replaced=replaced,
     )  # fmt: skip
     return (
         _by_interpolants(table, samples + width, dtype) if math.isnan(found.total) else found.total

@@ -255,6 +255,7 @@ def instruction_rounding(
     apart: float = 0.0,
     table: TablePair | None = None,
     used: int | None = None,
+    replaced: float | None = None,
 ) -> InstructionRounding:
     """How far rounding carries one instruction, at most.
 
@@ -274,6 +275,8 @@ def instruction_rounding(
         The instruction's table, where it is read on another range than its own.
     used
         Components of a vector of the program; beyond them there is next to nothing. None for m.
+    replaced
+        What the result takes the place of; None for what ``bounds`` says of that variable.
 
     Examples
     --------
@@ -290,7 +293,8 @@ def instruction_rounding(
     unit, table = unit_roundoff(dtype), table or assembly.table(instruction.table)
     f, g = table_facts(table, dtype, backend)
     result = f.largest + g.largest
-    stored = unit * (2 * result + bounds[instruction.dst]) * (1 + unit)
+    replaced = bounds[instruction.dst] if replaced is None else replaced
+    stored = unit * (2 * result + replaced) * (1 + unit)
     read = argument_rounding(
         assembly, instruction, bounds, samples=samples, width=width, unit=unit, apart=apart,
         used=used,
