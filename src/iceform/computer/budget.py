@@ -47,12 +47,19 @@ from iceform.arithmetic.intervals import above
 from iceform.arithmetic.units import NOISE, OUTWARD, OUTWARD_MANY, OUTWARD_MOST, gamma
 from iceform.certificates import Certificate, DerivationStep
 from iceform.computer.assemble import Assembled
+from iceform.computer.components import Components, Share, coefficients
 from iceform.computer.instructions import FLAG_GAP, Assembly, Instruction, TablePair
 from iceform.computer.layout import largest_result, largest_value
 from iceform.computer.loop_bounds import ErrorGrowth
 from iceform.computer.piecewise_linear import STEEPEST
 from iceform.computer.ranges import ProgramDomain, Ranges
-from iceform.computer.rounding import argument_rounding, instruction_rounding, others_weigh
+from iceform.computer.rounding import (
+    Likeness,
+    argument_rounding,
+    below_largest,
+    instruction_rounding,
+    others_weigh,
+)
 from iceform.computer.virtual import (
     Curve,
     JumpCurve,
@@ -66,7 +73,6 @@ from iceform.computer.virtual import (
     steepest,
 )
 from iceform.computer.virtual import StepCurve as Comparison
-from iceform.expressions.formulas.polynomials import polynomial
 from iceform.program import Range
 from iceform.program.range import BEYOND
 from iceform.tables import RoundingModel
@@ -103,8 +109,9 @@ class Budget:
 
 
 def budget(
-    assembled: Assembled, samples: int, width: int, dtype: torch.dtype, backend: str
-) -> dict[VirtualInstruction, Budget]:
+    assembled: Assembled, parts: Components, samples: int, width: int, dtype: torch.dtype,
+    backend: str,
+) -> dict[VirtualInstruction, Budget]:  # fmt: skip
     """The own error of every instruction, on a computer of that width.
 
     A variable holds one register after another. What is read is as large as the register that is
@@ -116,17 +123,20 @@ def budget(
     out: dict[VirtualInstruction, Budget] = {}
     known: dict[tuple[object, ...], float] = {}
     held = max(1.0, max(largest.values(), default=0.0) / _HELD)
+    before: Register | None = None
     for virtual, i in zip(assembled.virtual, assembled.assembly.instructions, strict=True):
         if virtual is None or virtual in out:
+            before = None if virtual is None else virtual.dst
             continue
         table = assembled.assembly.table(i.table)
         bounds = {names[r.register]: _size(r.register) for r in virtual.reads()}
-        replaced = largest[i.dst]
+        likeness = _likeness(virtual, before, parts)
+        before = virtual.dst
         reads = (*i.a.reads(), *i.b.reads())
-        key = (i.table, virtual.apart, *(bounds[n] for _, n in reads), replaced)
+        key = (i.table, likeness, *(bounds[n] for _, n in reads), largest[i.dst])
         if key not in known:
             known[key] = _rounding(
-                assembled, i, bounds, replaced, samples, width, dtype, backend, virtual.apart
+                assembled, i, bounds, largest[i.dst], samples, width, dtype, backend, likeness
             )
         rounding = known[key] + unit_roundoff(dtype) * virtual.rounded * held
         shift = (
@@ -139,6 +149,18 @@ def budget(
         most = most if math.isfinite(sum(own)) else math.inf
         out[virtual] = Budget(*own, shift, _room(virtual, table), most)
     return out
+
+
+def _likeness(
+    i: VirtualInstruction, before: Register | None, parts: Components
+) -> Likeness | None:
+    """What is known of an instruction's read by likeness, which asks with the result before it."""
+    found = [r for r in i.reads() if r.how == "like"]
+    if not found or before is None:
+        return None
+    asked, held = parts.ranges(before), parts.ranges(found[0].register)
+    logits = math.fsum(q.size * v.size for q, v in zip(asked, held, strict=False))
+    return Likeness(found[0].apart, found[0].sharpness, logits * OUTWARD)
 
 
 def _room(i: VirtualInstruction, table: TablePair) -> float:
@@ -164,14 +186,14 @@ def _shift(
 
 def _rounding(
     assembled: Assembled, i: Instruction, bounds: Mapping[str, float], replaced: float,
-    samples: int, width: int, dtype: torch.dtype, backend: str, apart: float,
+    samples: int, width: int, dtype: torch.dtype, backend: str, likeness: Likeness | None,
 ) -> float:  # fmt: skip
     table = assembled.assembly.table(i.table)
     if table.jump is not None:
         return _of_jump(table, replaced, unit_roundoff(dtype), backend)
     found = instruction_rounding(
         assembled.assembly, i, bounds, samples=samples, width=width, dtype=dtype, backend=backend,
-        apart=apart, used=assembled.assembly.width, replaced=replaced,
+        likeness=likeness, used=assembled.assembly.width, replaced=replaced,
     )  # fmt: skip
     return (
         _by_interpolants(table, samples + width, dtype) if math.isnan(found.total) else found.total
@@ -218,6 +240,7 @@ class _Errors:
     """
 
     own: Mapping[VirtualInstruction, Budget]
+    parts: Components
     samples: int
     width: int
     turns: Mapping[VirtualLoop, tuple[int, int]]
@@ -225,9 +248,11 @@ class _Errors:
     flag: Register
     held: float  # the largest value that masks cover
     off: dict[Register, float] = field(default_factory=dict)
+    added: dict[Register, float] = field(default_factory=dict)  # by a register's own instruction
     before: Register | None = None
     rest: dict[Register, float] = field(default_factory=dict)  # beyond the one component
     beyond: dict[Register, float] = field(default_factory=dict)  # beyond a vector's components
+    each: dict[Register, list[float]] = field(default_factory=dict)  # of sums, by components
     summed: float = 1.0  # what rounding makes of errors that are summed, at most
     used: dict[VirtualLoop, dict[tuple[int, ...], ErrorGrowth]] = field(default_factory=dict)
     sure: dict[Register, float] = field(default_factory=dict)  # sizes that comparisons have
@@ -405,7 +430,12 @@ class _Errors:
             error, rest = self._smooth(i, a, b, own.room)
         outside = self._outside(i, a, b, own) if i.dst.clean else math.inf
         most = math.inf if self.plain else own.most
+        if i in self.parts.shares and not self.plain:
+            error = min(error, self._shared(self.parts.shares[i]))
         off = self.off[i.dst] = min((error + own.total) * OUTWARD, most)
+        self.added[i.dst] = own.total
+        if i.dst in self.parts.sums:
+            self._note_components(i, own.total)
         if i.dst.single:  # where b is 0, errors of a move nothing
             self.rest[i.dst] = (rest + own.total) * OUTWARD_MANY
         if i.dst.clean:
@@ -532,21 +562,81 @@ class _Errors:
             others = (self.width - components) * self.summed
             return components * error + _times(others, self._beyond(read))
         if read.how == "like" and self.before is not None:
-            asks, size = self.off.get(self.before, 0.0), read.register.range.size
-            moved = self.width * (self.before.range.size * error + size * asks + asks * error)
-            moved = math.inf if math.isnan(moved) else moved
-            if self.plain:
-                size, free = size + error, moved / 2
-            else:
-                free = math.tanh(moved / 2)
-            if not read.apart:
-                return error + 2 * size * free
-            if self.linear:  # no derivative knows of weights at a place
-                return error
+            return self._like(read, self.before)
+        return error
+
+    def _like(self, read: Read, asked: Register) -> float:
+        """Of a read by likeness: what values are off by, and what logits are moved by.
+
+        What all logits are moved by alike moves nothing, so a query that is off counts with half
+        of what keys span. Weights that are moved by as much take an average of values by half of
+        that times what these span; plainly, a span of values that are off themselves.
+        """
+        held = read.register
+        values = self._components(held)
+        if self.linear and (read.apart or read.sharpness):
+            return max(values)  # no derivative knows of weights at a place, or of the largest value
+        moved = self._logits(asked, held, bool(read.sharpness))
+        if read.sharpness:
+            return max(values) + below_largest(moved, read.sharpness, self.samples)
+        free = moved / 2 if self.plain else math.tanh(moved / 2)
+        if read.apart:
             # What rounding adds rests on this too: where it is infinite, any average is possible.
             others = others_weigh(moved, read.apart, self.samples)
-            return error + 2 * size * min(free, others) if math.isfinite(others) else math.inf
-        return error
+            free = min(free, others) if math.isfinite(others) else math.inf
+        spans = (r.high - r.low + (2 * e if self.plain else 0.0)
+                 for r, e in zip(self.parts.ranges(held), values, strict=True))  # fmt: skip
+        return max(e + _times(span, free) for e, span in zip(values, spans, strict=True))
+
+    def _logits(self, asked: Register, held: Register, largest: bool) -> float:
+        """What logits are moved by, but for what is the same in all: products of components.
+
+        Where the largest value is asked for, keys are what is averaged, and count as they are.
+        """
+        queries, keys = (
+            list(zip(self.parts.ranges(r), self._components(r), strict=True)) for r in (asked, held)
+        )
+        beyond = [(Range(0.0, 0.0), self._beyond(Read("at", r))) for r in (asked, held)]
+        total = []
+        for place in range(max(len(queries), len(keys))):
+            q, by_query = queries[place] if place < len(queries) else beyond[0]
+            k, by_key = keys[place] if place < len(keys) else beyond[1]
+            total.append(_times(by_query, (k.high - k.low) / 2 + by_key))
+            total.append(0.0 if largest else _times(q.size, by_key))
+        total.append(max(0, self.width - len(total) // 2) * _times(beyond[0][1], beyond[1][1]))
+        return math.fsum(total) * OUTWARD_MANY if all(map(math.isfinite, total)) else math.inf
+
+    def _components(self, register: Register) -> list[float]:
+        """What each component is off by."""
+        off, places = self.off.get(register, 0.0), range(register.width or 1)
+        if register.single:
+            rest = min(off, self.rest.get(register, off))
+            return [off if place == places[-1] else rest for place in places]
+        if register.writes and not register.carried:
+            return [off if r.size else 0.0 for r in self.parts.ranges(register)]
+        return [min(off, e) for e in self.each.get(register, [off] * len(places))]
+
+    def _note_components(self, i: VirtualInstruction, added: float) -> None:
+        """Of a sum of others, component by component."""
+        total = [added] * (i.dst.width or 1)
+        for read, c in self.parts.sums[i.dst].items():
+            each, beyond = self._components(read.register), self._beyond(read)
+            for place in range(len(total)):
+                off = each[place] if place < len(each) else beyond
+                total[place] += _times(above(abs(c)), off)
+        self.each[i.dst] = [e * OUTWARD_MANY for e in total]
+
+    def _shared(self, known: Share) -> float:
+        """Of an instruction that adds a share of something: all of it followed together."""
+        ends = (
+            math.fsum(_times(above(abs(c)), self._read(r)) for r, c in end.items())
+            for end in known.ends
+        )
+        made = [known.product, *([] if known.difference is None else [known.difference])]
+        own = math.fsum(_times(above(c), self.added[r]) for r, c in made)
+        most = known.size + math.fsum(map(self._read, known.of))
+        by_share = _times(self.off.get(known.share, 0.0), above(abs(known.factor)) * most)
+        return (max(ends) + own + by_share) * OUTWARD_MANY
 
 
 def _times(slope: float, off: float) -> float:
@@ -565,22 +655,17 @@ def _bends(i: VirtualInstruction) -> tuple[float, float] | None:
     p (a + b)^2 - q (a - b)^2 = (p - q) (a^2 + b^2) + 2 (p + q) a b. What jumps has none but at its
     jump, which a product with the distance from it makes up for; None for other curves.
     """
-    factors = []
-    for curve in (i.f, i.g):
-        if isinstance(curve, JumpCurve):
-            return 0.0, 0.0
-        known = () if curve is None else polynomial(curve)
-        if known is None or len(known) > 3:
-            return None
-        factors.append(known[2] if len(known) == 3 else Fraction(0))
-    p, q = factors
-    return above(abs(p - q)), above(2 * abs(p + q))
+    if isinstance(i.f, JumpCurve) or isinstance(i.g, JumpCurve):
+        return 0.0, 0.0
+    f, g = coefficients(i.f, 2), coefficients(i.g, 2)
+    if f is None or g is None:
+        return None
+    return above(abs(f[2] - g[2])), above(2 * abs(f[2] + g[2]))
 
 
 def _straight(curve: Curve | None) -> Fraction:
-    """The slope of a polynomial at 0."""
-    known = () if curve is None or isinstance(curve, JumpCurve) else polynomial(curve) or ()
-    return Fraction(known[1]) if len(known) > 1 else Fraction(0)
+    """The slope of a polynomial of at most the second degree at 0; 0 for what jumps."""
+    return (coefficients(curve, 2) or (Fraction(0),) * 3)[1]
 
 
 def certify(
@@ -598,10 +683,12 @@ def certify(
     A computer has ``width`` components, perhaps more than the program: those should be 0, and are
     off by something too.
     """
-    own = budget(assembled, ranges.domain.samples, width, dtype, backend)
+    parts = Components(fused.code, ranges.domain)
+    own = budget(assembled, parts, ranges.domain.samples, width, dtype, backend)
     written = _written(assembled, ranges.domain, dtype)
     held = largest_value(assembled.assembly)
-    errors = _Errors(own, ranges.domain.samples, width, turns, growths, fused.flag, held, written)
+    samples = ranges.domain.samples
+    errors = _Errors(own, parts, samples, width, turns, growths, fused.flag, held, written)
     errors.summed += gamma(width, unit_roundoff(dtype))
     errors.code(fused.code)
     terms = {name: errors.off.get(register, 0.0) for name, (register, _) in fused.outputs.items()}

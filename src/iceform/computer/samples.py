@@ -45,6 +45,7 @@ _PLACE = _UNIT = DECISIVE
 # Two thirds of the digits say which value is the largest, 2^35, and the rest how much others weigh.
 _LARGEST = 2.0 ** round(-math.log2(UNIT) * 2 / 3)
 _FIRST = _PLACE * math.sqrt(UNIT)  # by which a sample gives way to the one before it, 7e-7
+_FOREMOST = 2.0**28  # times that is 180, which decides; larger ones make rounding decide as well
 
 
 def count() -> Value:
@@ -207,7 +208,8 @@ def argmax(value: Value) -> Value:
     """The number of the sample with the largest value, the first one of equal ones.
 
     Each sample gives way by 7e-7 to the one before it. So values that differ by less than that,
-    times how many samples they are apart, count as equal.
+    times how many samples they are apart, count as equal. A run refuses values that differ by just
+    that, within 1e-7: neither is the one.
 
     Examples
     --------
@@ -220,7 +222,7 @@ def argmax(value: Value) -> Value:
     if not isinstance(value, Value) or not value.samples or value.width is not None:
         raise refuse("argmax takes one number a sample", source_line())
     own = index()
-    return round(attend(constant(_LARGEST), value - _FIRST * own, own))
+    return attend(constant(_FOREMOST), value - _FIRST * own, own).nearest_whole()
 
 
 def argmin(value: Value) -> Value:

@@ -105,7 +105,10 @@ def attended(code: Selector, node: Node) -> LinearForm:
     """The softmax average of the value."""
     query, key, value, *bias = node.args
     site, span = code.writer.site(node), code.ranges[value]
+    same = key.op == "concat" and key.args == (value,)  # a number that is asked for itself
+    value = key if same else value
     one = code.value(key) is code.value(value) or (key is value and key.width is not None)
+    sharpness = code.ranges[query].low if same and not bias else 0.0
     query_at, value_at, bias_at = 0, 0, None
     if one and not bias:
         clean = code.writer.cleaned(code.register(key), site)
@@ -120,13 +123,14 @@ def attended(code: Selector, node: Node) -> LinearForm:
         home = code.writer.innermost(parts, key.place)
         table = packed(code, parts, key.samples, home, offsets)
     ask = _question(code, query, query_at, bias_at, node)
-    if value.width is None:
+    like = Read("like", table, node.attr or 0.0, max(0.0, sharpness))
+    if node.width is None:
         out = Register("", node.samples, value_at + 1, span.join(Range(0.0, 0.0)), clean=True,
                        single=True)  # fmt: skip
-        _like(code, ask, out, table, code.writer.mask(value_at, 1), node)
+        _like(code, ask, out, like, code.writer.mask(value_at, 1), node)
         return LinearForm(((Read("rowsum", out), 1.0),))
     out = Register("", node.samples, value.width, span)
-    _like(code, ask, out, table, None, node)
+    _like(code, ask, out, like, None, node)
     return of_register(out)
 
 
@@ -143,15 +147,14 @@ def _question(code: Selector, query: Node, at: int, bias_at: int | None, node: N
 
 
 def _like(
-    code: Selector, ask: LinearForm, dst: Register, table: Register, mask: Register | None,
-    node: Node,
-) -> None:  # fmt: skip
+    code: Selector, ask: LinearForm, dst: Register, read: Read, mask: Register | None, node: Node
+) -> None:
     """Ask, and take the answer; nothing may come between."""
     site = code.writer.site(node)
     width = max((r.register.width or 1) for r in ask.reads)
     question = Register("", node.samples, width, ask.range, clean=True)
     code.writer.line(question, ask, "asks", site)
-    like = LinearForm(((Read("like", table, node.attr or 0.0), 1.0),))
+    like = LinearForm(((read, 1.0),))
     if mask is None:
         code.writer.line(dst, like, "attended", site)
     else:

@@ -77,6 +77,7 @@ class Read:
     how: str
     register: Register
     apart: float = 0.0  # "like": by how much the largest logit is known to be above all others
+    sharpness: float = 0.0  # "like": logits are the first component, which is read, times this
 
     @property
     def range(self) -> Range:
