@@ -72,7 +72,10 @@ def test_no_chain_of_many_is_moved_further(but_for_questions):
     assert len(check(range(8, 160), but_for_questions)) > 300
 
 
-OF_TWO = ("where(y > -5.0, u, v)", "minimum(u, v)", "maximum(v, u)", "torch.sigmoid(9 * y) * (u - v) + v")
+OF_TWO = (
+    "where(y > -5.0, u, v)", "minimum(u, v)", "maximum(v, u)",
+    "torch.sigmoid(9 * y) * (u - v) + v",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("turn", OF_TWO)
@@ -80,7 +83,7 @@ def test_a_choice_is_off_by_no_more_than_what_it_chooses_from(turn, monkeypatch)
     """Ten of them, one after the other: errors do not add up, and do not double."""
     program = of_text(
         "def written(x, y):\n    u, v = stored(torch.tanh(y)), stored(torch.exp(0.3 * y) - 1.0)\n"
-        + f"    u, v = {turn}, {turn.replace('u', 'U').replace('v', 'u').replace('U', 'v')}\n" * 5
+        + f"    u, v = stored({turn}), stored(0.9 * u)\n" * 5
         + "    return u\n"
     )
     own = own_errors(program, 0.0)
@@ -124,12 +127,7 @@ def test_averages_are_below_the_largest_by_no_more_than_is_said(sharpness):
 def test_a_key_s_range_and_error_are_not_its_value_s():
     program = of_text("def written(x, y):\n    return samples.at(100.0 * torch.exp(y), 1)\n")
     parts = Components(program.fused.code, program.domain)
-    (held,) = {
-        r.register
-        for i in parts.made.values()
-        for r in i.reads()
-        if r.how == "like"
-    }
+    (held,) = {r.register for i in parts.made.values() for r in i.reads() if r.how == "like"}
     place, square, value = parts.ranges(held)
     assert 0 <= place.low <= place.high <= 2 / 64
     assert square.high <= 1 / 64

@@ -25,6 +25,14 @@ of a loop at the given parameters (:mod:`~iceform.computer.loop_bounds`), its st
 followed in that norm too, and the least bound counts. There a turn G takes states that are off by E
 from G(w) to G(w + E), which the norm bounds, and adds the rest of M(E): all but what E alone moves.
 
+**Beyond a vector.** A computer may have more components than a vector. They should be 0, are off by
+something too, and are summed with the others. What a loop carries there is a state of its own: no
+norm of the program's derivative knows of it, since 0 may lie where a turn is steeper. With E_b what
+these components of some states are off by, a turn makes at most N E_b + a of it, for all E_b that
+are no larger than c: slopes are those that hold for c, the columns of N are what c moves state by
+state, and a is what is left of a turn's whole error. So E_b is followed by that recursion, as many
+turns as there are, and what it reaches has to be no larger than c.
+
 **Turns.** All of this compares two runs that make the same turns. They do if every FLAG has the
 right sign: if what it compares is further from a tie than its errors reach, for all data that are
 not refused (:mod:`~iceform.computer.proofs`). Where that cannot be shown the certificate is
@@ -151,9 +159,7 @@ def budget(
     return out
 
 
-def _likeness(
-    i: VirtualInstruction, before: Register | None, parts: Components
-) -> Likeness | None:
+def _likeness(i: VirtualInstruction, before: Register | None, parts: Components) -> Likeness | None:
     """What is known of an instruction's read by likeness, which asks with the result before it."""
     found = [r for r in i.reads() if r.how == "like"]
     if not found or before is None:
@@ -253,6 +259,7 @@ class _Errors:
     rest: dict[Register, float] = field(default_factory=dict)  # beyond the one component
     beyond: dict[Register, float] = field(default_factory=dict)  # beyond a vector's components
     each: dict[Register, list[float]] = field(default_factory=dict)  # of sums, by components
+    outer: dict[Register, Register] = field(default_factory=dict)  # of states, what is beyond them
     summed: float = 1.0  # what rounding makes of errors that are summed, at most
     used: dict[VirtualLoop, dict[tuple[int, ...], ErrorGrowth]] = field(default_factory=dict)
     sure: dict[Register, float] = field(default_factory=dict)  # sizes that comparisons have
@@ -262,6 +269,11 @@ class _Errors:
     slopes: dict[VirtualInstruction, tuple[float, float]] = field(default_factory=dict)
     near: dict[tuple[VirtualInstruction, float], float] = field(default_factory=dict)
     bends: dict[VirtualInstruction, tuple[float, float] | None] = field(default_factory=dict)
+    at_zero: dict[VirtualInstruction, tuple[float, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        states = [s for s in self.parts.states if s.clean and (s.width or 0) < self.width]
+        self.outer = {s: Register("", s.samples, None, Range(0.0, 0.0)) for s in states}
 
     def code(self, code: VirtualCode) -> None:
         """In order."""
@@ -275,17 +287,15 @@ class _Errors:
         """Turn by turn, and in every norm that something is proven in: the least counts."""
         begin, undecided = dict(self.off), dict(self.undecided)
         during = self._followed(loop)
-        least = {state: self.off.get(state, 0.0) for state in loop.states}
+        least = {state: self.off.get(state, 0.0) for state in self._kept(loop)}
         turn_by_turn, self.undecided = (self.off, self.undecided), {}
         for growth in self.growths.get(loop, ()):
             states = [loop.states[k] for k in growth.states]
             bounds = self._grown(loop, growth, states, begin, during)
-            if any(b < least[s] * s.scale for s, b in zip(states, bounds, strict=True)):
+            if any(bounds[s] < least[s] for s in states):
                 self.used.setdefault(loop, {})[growth.states] = growth
             for known in (least, during):  # bounds hold in every turn
-                known |= {
-                    s: min(known[s], b / s.scale) for s, b in zip(states, bounds, strict=True)
-                }  # fmt: skip
+                known |= {s: min(known[s], bound) for s, bound in bounds.items()}
         if loop not in self.used:
             self.off, self.undecided = turn_by_turn
             return
@@ -302,8 +312,8 @@ class _Errors:
         Returns for each state the largest error that it has in any turn; errors may also fall.
         """
         least, most = self.turns.get(loop, (0, _MOST_TURNS))
-        kept = loop.states if loop.counter is None else (*loop.states, loop.counter)
-        during = {state: self.off.get(state, 0.0) for state in kept}
+        counter = [] if loop.counter is None else [loop.counter]
+        during = {state: self.off.get(state, 0.0) for state in (*self._kept(loop), *counter)}
         asked = 8
         for turn in range(1, most + 1):
             counted = 0.0 if loop.counter is None else self.off.get(loop.counter, 0.0)
@@ -322,9 +332,13 @@ class _Errors:
                     self._turn(loop, dict(self.off))
                 return self._more(during)
         if loop not in self.turns:
-            self._turn(loop, {**self.off, **dict.fromkeys(loop.states, math.inf)})
+            self._turn(loop, {**self.off, **dict.fromkeys(self._kept(loop), math.inf)})
             self._turn(loop, dict(self.off))  # what is only copied is known now
         return self._more(during)
+
+    def _kept(self, loop: VirtualLoop) -> list[Register]:
+        """What a loop's errors are followed of: its states, and what is beyond them."""
+        return [*loop.states, *(self.outer[s] for s in loop.states if s in self.outer)]
 
     def _more(self, during: dict[Register, float]) -> dict[Register, float]:
         return {state: max(error, self.off.get(state, 0.0)) for state, error in during.items()}
@@ -339,10 +353,10 @@ class _Errors:
     def _settles(self, loop: VirtualLoop) -> bool:
         """Whether errors a little larger stay so; then they are the errors."""
         held = self.off, self.undecided
-        room = {state: _ROOM * self.off.get(state, 0.0) for state in loop.states}
+        room = {state: _ROOM * self.off.get(state, 0.0) for state in self._kept(loop)}
         self.off, self.undecided = {**self.off, **room}, dict(self.undecided)
         self.code(loop.body)
-        if all(self.off[state] <= error for state, error in room.items()):
+        if all(self.off.get(state, 0.0) <= error for state, error in room.items()):
             self.off |= room
             return True
         self.off, self.undecided = held
@@ -355,7 +369,7 @@ class _Errors:
         states: list[Register],
         begin: Mapping[Register, float],
         during: Mapping[Register, float],
-    ) -> list[float]:
+    ) -> dict[Register, float]:
         """Bounds of some states' errors, by a norm in which turns are known to bring them together.
 
         A turn adds more where its states are already off: they are factors, and they decide
@@ -363,34 +377,44 @@ class _Errors:
         bound. If the bound that follows is no larger than that, it holds from turn to turn.
         Other states are off by what is known of them in any turn.
         """
-        before, tried = {**begin, **during}, [0.0] * len(states)
-        added = self._turned(loop, before | dict.fromkeys(states, 0.0))
+        outer = [self.outer[s] for s in states if s in self.outer]
+        given = dict.fromkeys((*states, *outer), 0.0)
+        before, moves = {**begin, **during}, dict.fromkeys(outer, dict.fromkeys(outer, 0.0))
+        added: Mapping[Register, float] = self._turned(loop, {**before, **given})
         for attempt in range(_ATTEMPTS):
             bounds = self._bounded(loop, growth, states, begin, added)
-            if attempt and all(b <= most for b, most in zip(bounds, tried, strict=True)):
+            bounds |= self._beyond_vectors(loop, begin, added, moves)
+            if attempt and all(b <= given[s] for s, b in bounds.items()):
                 return bounds
-            if not max(bounds) < math.inf:
+            if not max(bounds.values()) < math.inf:
                 break
-            tried = [bound + bound / 8 for bound in bounds]
-            given = {s: b / s.scale for s, b in zip(states, tried, strict=True)}
-            added = self._added(loop, before, given)
-        return [math.inf] * len(states)
+            given = {s: bound + bound / 8 for s, bound in bounds.items()}
+            added, moves = self._added(loop, before, given, outer)
+        return dict.fromkeys((*states, *outer), math.inf)
 
     def _added(
-        self, loop: VirtualLoop, before: Mapping[Register, float], given: dict[Register, float]
-    ) -> dict[Register, float]:
+        self, loop: VirtualLoop, before: Mapping[Register, float], given: dict[Register, float],
+        outer: list[Register],
+    ) -> tuple[dict[Register, float], dict[Register, dict[Register, float]]]:  # fmt: skip
         """What a turn adds: the states' errors after it, less what their old errors alone become.
 
         Both are found along the same slopes, those that hold for all errors together, and with
-        products of errors. So the difference has every term that is not of the states alone.
+        products of errors. So the difference has every term that is not of the states alone. Of
+        components beyond vectors, with what each of them alone becomes.
         """
         self.plain = True
         whole = self._turned(loop, {**before, **given})
         self.linear = True
-        moved = self._turned(loop, given)
+        moved = self._turned(loop, {s: e for s, e in given.items() if s not in outer})
+        moves = {s: self._turned(loop, {s: given[s]}) for s in outer}
         self.plain = self.linear = False
-        added = {s: whole[s] * OUTWARD_MANY - moved[s] for s in given}
-        return {s: math.inf if math.isnan(e) else max(e, 0.0) for s, e in added.items()}
+        moved |= {s: math.fsum(found.get(s, 0.0) for found in moves.values()) for s in outer}
+        added = {s: whole.get(s, 0.0) * OUTWARD_MANY - moved.get(s, 0.0) for s in given}
+        shares = {
+            s: {t: found.get(t, 0.0) / given[s] if given[s] else 0.0 for t in outer}
+            for s, found in moves.items()
+        }
+        return {s: math.inf if math.isnan(e) else max(e, 0.0) for s, e in added.items()}, shares
 
     def _turned(self, loop: VirtualLoop, off: Mapping[Register, float]) -> dict[Register, float]:
         """What registers are off by after a turn."""
@@ -405,12 +429,38 @@ class _Errors:
         states: list[Register],
         begin: Mapping[Register, float],
         added: Mapping[Register, float],
-    ) -> list[float]:
+    ) -> dict[Register, float]:
         """Of the states, if every turn adds so much."""
         turns = self.turns[loop][1] if loop in self.turns else None
         own = growth.norm([self._entries(s, added[s]) for s in states])
         start = growth.norm([self._entries(s, begin.get(s, 0.0)) for s in states])
-        return growth.of_states(growth.after(turns, start, own))
+        bounds = growth.of_states(growth.after(turns, start, own))
+        return {s: bound / s.scale for s, bound in zip(states, bounds, strict=True)}
+
+    def _beyond_vectors(
+        self,
+        loop: VirtualLoop,
+        begin: Mapping[Register, float],
+        added: Mapping[Register, float],
+        moves: Mapping[Register, Mapping[Register, float]],
+    ) -> dict[Register, float]:
+        """Of components beyond vectors, if turns add so much and multiply so."""
+        turns = self.turns[loop][1] if loop in self.turns else None
+        now = {s: begin.get(s, 0.0) for s in moves}
+        most = dict(now)
+
+        def turned(e: Mapping[Register, float]) -> dict[Register, float]:
+            each = {t: math.fsum(_times(moves[s][t], e[s]) for s in moves) for t in moves}
+            return {t: (each[t] + added.get(t, 0.0)) * OUTWARD_MANY for t in moves}
+
+        for _ in range(_MOST_TURNS if turns is None else turns):
+            before, now = now, turned(now)
+            most = {s: max(e, now[s]) for s, e in most.items()}
+            if all(now[s] <= before[s] for s in now):
+                return most
+        room = {s: _ROOM * e for s, e in most.items()}
+        settled = turns is not None or all(e <= room[s] for s, e in turned(room).items())
+        return room if settled else dict.fromkeys(moves, math.inf)
 
     def _entries(self, state: Register, error: float) -> tuple[float, int]:
         """What a state's value is off by, in each of so many entries; its register holds less."""
@@ -439,7 +489,7 @@ class _Errors:
         if i.dst.single:  # where b is 0, errors of a move nothing
             self.rest[i.dst] = (rest + own.total) * OUTWARD_MANY
         if i.dst.clean:
-            self.beyond[i.dst] = min((outside + own.total) * OUTWARD_MANY, off)
+            self._note_beyond(i, outside, own.total)
         self.before = i.dst
         line = f"line {i.place.line}" if i.place is not None else "a line of the compiler's"
         if i.dst is self.flag and not off < _SURE:
@@ -495,28 +545,50 @@ class _Errors:
             if reads in zero
         )
 
+    def _note_beyond(self, i: VirtualInstruction, outside: float, own: float) -> None:
+        """Of components beyond a vector: as of the others, where all that is read is so too."""
+        found, off = (outside + own) * OUTWARD_MANY, self.off[i.dst]
+        alike = all(self._beyond(r) <= self.off.get(r.register, 0.0) for r in i.reads())
+        if self.plain:
+            found = found if math.isfinite(outside) or not (alike or self.linear) else off
+        elif alike:
+            found = min(found, off)
+        if i.dst in self.outer:
+            self.off[self.outer[i.dst]] = found
+        else:
+            self.beyond[i.dst] = found
+
     def _at_zero(self, i: VirtualInstruction, a: float, b: float, room: float) -> float:
         """How far from 0 a result is whose operands should be 0, and are off by a and b."""
         if not 0 < a + b < math.inf:
             return 0.0 if a + b == 0 else math.inf
-        around = Range(-(a + b), a + b)
-        spans = [(c, r) for c, r in ((i.f, i.plus), (i.g, i.minus)) if c is not None]
-        if not all(Range(r.low - room, r.high + room).holds(around) for _, r in spans):
-            return math.inf
-        if not self.bends.get(i):
-            return math.fsum(steepest(c, around) for c, _ in spans) * (a + b)
-        squares, product = self.bends[i] or (0.0, 0.0)
-        f, g = (_straight(curve) for curve in (i.f, i.g))
-        first = above(abs(f - g)) * a + above(abs(f + g)) * b
+        if not self.linear:
+            self.at_zero[i] = self._slopes_at_zero(i, Range(-(a + b), a + b), room)
+        by_a, by_b = self.at_zero.get(i, (0.0, 0.0))
+        squares, product = self.bends.get(i) or (0.0, 0.0)
+        first = _times(by_a, a) + _times(by_b, b)
         return first + _times(squares, a * a + b * b) + _times(product, a * b)
 
+    def _slopes_at_zero(
+        self, i: VirtualInstruction, around: Range, room: float
+    ) -> tuple[float, float]:
+        """By a and by b; infinite where the table does not hold all that is around 0."""
+        spans = [(c, r) for c, r in ((i.f, i.plus), (i.g, i.minus)) if c is not None]
+        if not all(Range(r.low - room, r.high + room).holds(around) for _, r in spans):
+            return math.inf, math.inf
+        if self.bends.get(i):
+            f, g = (_straight(curve) for curve in (i.f, i.g))
+            return above(abs(f - g)), above(abs(f + g))
+        return (math.fsum(steepest(c, around) for c, _ in spans),) * 2
+
     def _beyond(self, read: Read) -> float:
-        """Of components beyond a clean vector; of those that loops carry, as of the others."""
+        """Of components beyond a clean vector."""
         register = read.register
-        if read.is_data:
+        if read.is_data or (register.carried and (register.width or 0) >= self.width):
             return 0.0
-        off = self.off.get(register, 0.0)
-        return off if register.carried else min(self.beyond.get(register, off), off)
+        if register in self.outer:
+            return self.off.get(self.outer[register], 0.0)
+        return self.beyond.get(register, self.off.get(register, 0.0))
 
     def _steepest(self, i: VirtualInstruction, off: float, room: float) -> tuple[float, float]:
         """Slopes also where an argument leaves its range by what it is off, or by a bit more."""

@@ -97,6 +97,11 @@ class Components:
         return {i.dst: i for i in each if often[i.dst] == 1 and not (i.dst.carried or i.dst.writes)}
 
     @cached_property
+    def states(self) -> list[Register]:
+        """What loops carry."""
+        return [state for loop in _loops(self.code) for state in loop.states]
+
+    @cached_property
     def sums(self) -> Mapping[Register, Sum]:
         """Registers that are sums of others, component by component, with zeros beyond."""
         found = {r: summed(i) for r, i in self.made.items() if r.clean and not r.single}
@@ -218,8 +223,12 @@ def _factors(
 
 
 def _instructions(code: VirtualCode) -> Iterator[VirtualInstruction]:
+    for block in (code, *(loop.body for loop in _loops(code))):
+        yield from (item for item in block.items if isinstance(item, VirtualInstruction))
+
+
+def _loops(code: VirtualCode) -> Iterator[VirtualLoop]:
     for item in code.items:
         if isinstance(item, VirtualLoop):
-            yield from _instructions(item.body)
-        else:
             yield item
+            yield from _loops(item.body)

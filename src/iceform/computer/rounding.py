@@ -80,7 +80,6 @@ from iceform.run.ordered import OrderedWindow
 from iceform.tables import RoundingModel
 from iceform.validation import unit_roundoff
 
-
 _ROUNDED = 0.125  # that rounding may move logits by where an average is the largest value
 
 
