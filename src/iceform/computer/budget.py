@@ -166,7 +166,8 @@ def _likeness(i: VirtualInstruction, before: Register | None, parts: Components)
         return None
     asked, held = parts.ranges(before), parts.ranges(found[0].register)
     logits = math.fsum(q.size * v.size for q, v in zip(asked, held, strict=False))
-    return Likeness(found[0].apart, found[0].sharpness, logits * OUTWARD)
+    size = max(held[place].size for place in found[0].values)
+    return Likeness(found[0].apart, found[0].sharpness, logits * OUTWARD, max(size, NOISE))
 
 
 def _room(i: VirtualInstruction, table: TablePair) -> float:
@@ -642,10 +643,11 @@ class _Errors:
 
         What all logits are moved by alike moves nothing, so a query that is off counts with half
         of what keys span. Weights that are moved by as much take an average of values by half of
-        that times what these span; plainly, a span of values that are off themselves.
+        that times what these span; plainly, a span of values that are off themselves. What is not
+        needed is an average of keys, and multiplied with 0.
         """
-        held = read.register
-        values = self._components(held)
+        held, kept = read.register, slice(read.values.start, read.values.stop)
+        values = self._components(held)[kept]
         if self.linear and (read.apart or read.sharpness):
             return max(values)  # no derivative knows of weights at a place, or of the largest value
         moved = self._logits(asked, held, bool(read.sharpness))
@@ -657,7 +659,7 @@ class _Errors:
             others = others_weigh(moved, read.apart, self.samples)
             free = min(free, others) if math.isfinite(others) else math.inf
         spans = (r.high - r.low + (2 * e if self.plain else 0.0)
-                 for r, e in zip(self.parts.ranges(held), values, strict=True))  # fmt: skip
+                 for r, e in zip(self.parts.ranges(held)[kept], values, strict=True))  # fmt: skip
         return max(e + _times(span, free) for e, span in zip(values, spans, strict=True))
 
     def _logits(self, asked: Register, held: Register, largest: bool) -> float:

@@ -193,7 +193,7 @@ class Components:
     def _inner(
         self, others: tuple[Read, ...], at: Mapping[Register, int]
     ) -> tuple[Sum, Register | None]:
-        """What is multiplied with a share, as a sum; and the register that holds it, if one does."""
+        """What is multiplied with a share, as a sum, and the register with it if there is one."""
         if len(others) == 1 and others[0].how == "at" and others[0].register in at:
             made = self.made.get(others[0].register)
             found = None if made is None else summed(made)

@@ -222,11 +222,14 @@ class Likeness:
         Logits are so many times what is read, at least.
     logits
         Bound of the sum of the sizes that a logit adds up; None for what ``bounds`` say.
+    size
+        Of what is needed of what is read; None for what ``bounds`` say.
     """
 
     apart: float = 0.0
     sharpness: float = 0.0
     logits: float | None = None
+    size: float | None = None
 
 
 @dataclass(frozen=True)
@@ -383,6 +386,7 @@ class _ReadErrors:
         logit = self.used * self.before * size if self.known.logits is None else self.known.logits
         off = gamma(self.width, self.unit) * logit + 2 * self.unit * logit + EXP_UNITS * self.unit
         sums = gamma(self.samples, self.unit) + gamma(self.samples + 1, self.unit) + 2 * self.unit
+        size = size if self.known.size is None else self.known.size
         if self.known.sharpness:
             return sums * size if off <= _ROUNDED else math.inf
         moved = min(math.tanh(off), others_weigh(off, self.known.apart, self.samples))

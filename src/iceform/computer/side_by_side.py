@@ -123,7 +123,8 @@ def attended(code: Selector, node: Node) -> LinearForm:
         home = code.writer.innermost(parts, key.place)
         table = packed(code, parts, key.samples, home, offsets)
     ask = _question(code, query, query_at, bias_at, node)
-    like = Read("like", table, node.attr or 0.0, max(0.0, sharpness))
+    kept = range(value_at, value_at + (node.width or 1))
+    like = Read("like", table, node.attr or 0.0, max(0.0, sharpness), kept)
     if node.width is None:
         out = Register("", node.samples, value_at + 1, span.join(Range(0.0, 0.0)), clean=True,
                        single=True)  # fmt: skip

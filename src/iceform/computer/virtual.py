@@ -78,6 +78,7 @@ class Read:
     register: Register
     apart: float = 0.0  # "like": by how much the largest logit is known to be above all others
     sharpness: float = 0.0  # "like": logits are the first component, which is read, times this
+    values: range = range(0)  # "like": components that are needed of what is read; keys are not
 
     @property
     def range(self) -> Range:
