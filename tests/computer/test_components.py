@@ -11,11 +11,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from iceform.computer import budget
-from iceform.computer.compile import Program
+from iceform.computer import Computer, budget, language
+from iceform.computer.compile import Program, compile
 from iceform.computer.components import Components
+from iceform.computer.language import algorithm, mean
 from iceform.computer.rounding import below_largest
-from tests.computer.test_error_calculus import ROUNDING, furthest, of_text, own_errors, shares
+from tests.computer.test_error_calculus import (
+    ROUNDING,
+    Moved,
+    furthest,
+    of_text,
+    own_errors,
+    shares,
+)
 
 
 def chain(seed: int) -> Program:
@@ -132,3 +140,53 @@ def test_a_key_s_range_and_error_are_not_its_value_s():
     assert 0 <= place.low <= place.high <= 2 / 64
     assert square.high <= 1 / 64
     assert value.high > 100
+
+
+def test_a_query_and_keys_that_are_both_off_move_logits(monkeypatch):
+    """The query is 0 and all keys are alike, so neither of them moves a logit alone."""
+    program = of_text(
+        "def written(x, y):\n    key = stored(torch.tanh(0.0 * y))\n"
+        "    query = stored(torch.tanh(0.0 * mean(y)))\n"
+        "    return attend(query, key, 1.0 * index())\n"
+    )
+    own = own_errors(program, 0.0)
+    key, query = (next(i for i in own if i.note == "stored" and i.dst.samples == s) for s in (1, 0))
+    own |= {key: replace(own[key], table=0.5), query: replace(own[query], table=0.5)}
+    monkeypatch.setattr(budget, "budget", lambda *_: own)
+    still = Moved(program, [])
+    virtual = dict(
+        zip(program.assembled.assembly.instructions, program.assembled.virtual, strict=True)
+    )
+    signs = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)[:, None]
+    moves = [
+        0.5 * (signs.expand(shape) if len(shape) == 2 and shape[0] == 3 else torch.ones(shape))
+        * (virtual[i] in (key, query))
+        for i, shape in still.made
+    ]  # fmt: skip
+    off = float((Moved(program, moves).answers()["value"] - still.answers()["value"]).abs().max())
+    assert 0.1 < off <= program.certify()[0].error
+
+
+def resting(x, y, *, steps=600):
+    """Turns bring what features multiply together, and leave alone what lies beyond them."""
+    w = language.zeros_like(x)
+    for _ in language.repeat(steps):
+        w = (1.0 - 0.5 * mean(x * x)) * w + 0.25 * torch.expm1(x)
+    return w.sum()
+
+
+def test_what_loops_carry_beyond_vectors_adds_up_from_turn_to_turn():
+    """The table of expm1 is off at 0 in every turn, and there are 61 zeros beyond three."""
+    told = {"domain": {"x": (0.7, 1.0)}, "bounds": {"w": 4.0}, "steps": (1, 1000)}
+    program = compile(algorithm(resting), 3, 2, **told)
+    wide = compile(algorithm(lambda x: 0.5 * mean(x)), 64, 2)
+    x = torch.tensor([[0.7, 0.9, 1.0], [0.8, 0.7, 0.75]], dtype=torch.float64)
+    found = []
+    for steps in (1, 600):
+        computer = Computer.for_programs([program, wide])
+        run = computer.run(program, x, steps=steps, backend="fused")
+        assert run.enclosure.error <= run.certificate.error < 1e-4
+        found.append((run.enclosure.error, run.certificate.error))
+    alone = Computer.for_programs([program]).run(program, x, backend="fused")
+    assert alone.enclosure.error <= alone.certificate.error
+    assert found[1][0] > 30 * found[0][0]  # it does add up
