@@ -137,16 +137,16 @@ def test_a_key_s_range_and_error_are_not_its_value_s():
     parts = Components(program.fused.code, program.domain)
     (held,) = {r.register for i in parts.made.values() for r in i.reads() if r.how == "like"}
     place, square, value = parts.ranges(held)
-    assert 0 <= place.low <= place.high <= 2 / 64
-    assert square.high <= 1 / 64
+    assert 0 <= place.low <= place.high <= 2.1 / 64
+    assert square.high <= 1.1 / 64
     assert value.high > 100
 
 
 def test_a_query_and_keys_that_are_both_off_move_logits(monkeypatch):
-    """The query is 0 and all keys are alike, so neither of them moves a logit alone."""
+    """The query is next to 0 and keys are alike, so neither of them moves a logit alone."""
     program = of_text(
-        "def written(x, y):\n    key = stored(torch.tanh(0.0 * y))\n"
-        "    query = stored(torch.tanh(0.0 * mean(y)))\n"
+        "def written(x, y):\n    key = stored(0.05 * torch.tanh(y))\n"
+        "    query = stored(0.05 * torch.tanh(mean(y)))\n"
         "    return attend(query, key, 1.0 * index())\n"
     )
     own = own_errors(program, 0.0)
@@ -167,7 +167,7 @@ def test_a_query_and_keys_that_are_both_off_move_logits(monkeypatch):
     assert 0.1 < off <= program.certify()[0].error
 
 
-def resting(x, y, *, steps=600):
+def resting(x, *, steps=600):
     """Turns bring what features multiply together, and leave alone what lies beyond them."""
     w = language.zeros_like(x)
     for _ in language.repeat(steps):

@@ -495,7 +495,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "errors of a loop count as settled while they grow",
         "computer/budget.py",
-        "        if all(self.off[state] <= error for state, error in room.items()):\n",
+        "        if all(self.off.get(state, 0.0) <= error for state, error in room.items()):\n",
         "        if room:\n",
         ("tests/computer/test_loop_bounds.py", "-k", "before_the_fact"),
     ),

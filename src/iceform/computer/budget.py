@@ -384,7 +384,7 @@ class _Errors:
         added: Mapping[Register, float] = self._turned(loop, {**before, **given})
         for attempt in range(_ATTEMPTS):
             bounds = self._bounded(loop, growth, states, begin, added)
-            bounds |= self._beyond_vectors(loop, begin, added, moves)
+            bounds |= self._beyond_vectors(loop, growth, begin, added, moves)
             if attempt and all(b <= given[s] for s, b in bounds.items()):
                 return bounds
             if not max(bounds.values()) < math.inf:
@@ -441,6 +441,7 @@ class _Errors:
     def _beyond_vectors(
         self,
         loop: VirtualLoop,
+        growth: ErrorGrowth,
         begin: Mapping[Register, float],
         added: Mapping[Register, float],
         moves: Mapping[Register, Mapping[Register, float]],
@@ -449,10 +450,20 @@ class _Errors:
         turns = self.turns[loop][1] if loop in self.turns else None
         now = {s: begin.get(s, 0.0) for s in moves}
         most = dict(now)
+        states = [(n, loop.states[k]) for n, k in enumerate(growth.states)]
+        each = {self.outer[s]: (n, s.scale) for n, s in states if s in self.outer}
 
         def turned(e: Mapping[Register, float]) -> dict[Register, float]:
-            each = {t: math.fsum(_times(moves[s][t], e[s]) for s in moves) for t in moves}
-            return {t: (each[t] + added.get(t, 0.0)) * OUTWARD_MANY for t in moves}
+            """By the instructions' slopes at 0, or by the program's derivative there."""
+            found = {}
+            for t, (row, scale) in each.items():
+                by_all = math.fsum(_times(moves[s][t], e[s]) for s in each)
+                if growth.outer is not None:
+                    known = growth.outer[row]
+                    parts = (_times(known[n], e[s]) * by / scale for s, (n, by) in each.items())
+                    by_all = min(by_all, math.fsum(parts))
+                found[t] = (by_all + added.get(t, 0.0)) * OUTWARD_MANY
+            return found
 
         for _ in range(_MOST_TURNS if turns is None else turns):
             before, now = now, turned(now)
