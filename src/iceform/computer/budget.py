@@ -166,6 +166,8 @@ def _likeness(i: VirtualInstruction, before: Register | None, parts: Components)
         return None
     asked, held = parts.ranges(before), parts.ranges(found[0].register)
     logits = math.fsum(q.size * v.size for q, v in zip(asked, held, strict=False))
+    # Where the query should be 0, it is off by less than this share of its size.
+    logits += BEYOND**2 * max(q.size for q in asked) * math.fsum(v.size for v in held)
     size = max(held[place].size for place in found[0].values)
     return Likeness(found[0].apart, found[0].sharpness, logits * OUTWARD, max(size, NOISE))
 
@@ -458,7 +460,8 @@ class _Errors:
             found = {}
             for t, (row, scale) in each.items():
                 by_all = math.fsum(_times(moves[s][t], e[s]) for s in each)
-                if growth.outer is not None:
+                near = all(e[s] * by <= BEYOND**2 for s, (_, by) in each.items())
+                if growth.outer is not None and near:
                     known = growth.outer[row]
                     parts = (_times(known[n], e[s]) * by / scale for s, (n, by) in each.items())
                     by_all = min(by_all, math.fsum(parts))

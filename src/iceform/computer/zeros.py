@@ -21,7 +21,7 @@ from iceform.program import Node, Range, outward, slope
 from iceform.program.range import BEYOND
 
 _ZERO = Range(0.0, 0.0)
-_NEAR = Range(-(BEYOND**2), BEYOND**2)  # of 0, as errors leave it
+_NEAR = Range(-(BEYOND**2), BEYOND**2)  # of 0, for errors that are no larger
 _GIVEN = ("data", "parameter", "numbers", "concat", "state", "result")
 _ELEMENTS = ("add", "mul", "apply", "maximum", "minimum", "mean", "stored", "bounded", "spread")
 
@@ -79,7 +79,7 @@ class _Zeros:
                 raise NotApplicableError
             return {}
         for share, _, a, b in choice(node):
-            if Range(0.0, 1.0).holds(self.values.ranges[share]) and share.width is None:
+            if share.width is None and _decided(share):
                 ends = [self.found.get(v, {}) if isinstance(v, Node) else {} for v in (a, b)]
                 return _merged(ends, Range.join)
         return self._moved(node, [{} if m is None else m for m in given])
@@ -100,6 +100,13 @@ class _Zeros:
         if straight is not None:
             return outward(straight[0], straight[0])
         return Range(*slope(node.attr, at.low - BEYOND**2, at.high + BEYOND**2))
+
+
+def _decided(share: Node) -> bool:
+    """Whether a share is 0 or 1 whatever is compared."""
+    if share.op in ("mul", "maximum", "minimum"):
+        return all(map(_decided, share.args))
+    return share.op == "step" or (share.op == "whole" and share.attr[0] == "zero")
 
 
 def _scaled(moved: Moved, factor: Range) -> Moved:
