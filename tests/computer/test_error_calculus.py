@@ -18,7 +18,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from iceform.computer import Computer, budget, language
+from iceform.computer import Computer, budget, language, samples
 from iceform.computer.compile import Program, compile
 from iceform.computer.instructions import FLAG, Instruction
 from iceform.computer.interpret import _Interpreter, written
@@ -111,7 +111,9 @@ def shares(program: Program, level: float, monkeypatch: pytest.MonkeyPatch) -> l
 def of_text(text: str, **told: object) -> Program:
     file = f"<calculus {hash(text)}>"
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)
-    known = {n: getattr(language, n) for n in language.__all__} | {"torch": torch}
+    words = {name: getattr(samples, name) for name in ("count", "index")}
+    known = {n: getattr(language, n) for n in language.__all__} | words
+    known |= {"samples": samples, "torch": torch}
     exec(builtins.compile(text, file, "exec"), known)
     return compile(algorithm(known["written"]), 1, SAMPLES, eps=1e-9, **told)
 

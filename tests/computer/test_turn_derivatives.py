@@ -193,6 +193,26 @@ def test_samples_that_move_each_other_drift_no_further(terms):
     assert max(shares) > 0.9
 
 
+def shared(x, y, *, steps=4):
+    """A share that is a state, and so may leave 0 to 1 by what it is off."""
+    s, c = mean(y), 0.5 + 0.5 * mean(y)
+    for _ in repeat(steps):
+        s, c = 0.5 * (c * (2.0 * s - -2.0 * s) + -2.0 * s), 0.5 * c + 0.25 * s + 0.25
+    return s
+
+
+def test_a_choice_holds_for_shares_beyond_0_and_1():
+    """By s a turn moves 2 c - 1, by c it moves 2 s, with both as far off as the bound allows."""
+    program = compile(algorithm(shared), 1, 4, bounds={"s": 1.0, "c": (0.0, 1.0)})
+    (around,) = program.graph.block.loops()
+    found = list(growths(around, RangesAtParameters(program.ranges, {"steps": 4.0})))
+    rows = [g for g in found if "largest entry" in g.description]
+    assert rows
+    for growth in rows:
+        assert growth.reach > 2.0**-12
+        assert growth.rate >= 1 + 2 * growth.reach + 2 * (1 + growth.reach)
+
+
 def falling(x, y, *, steps=3):
     """What v adds up is off by much in the first turn, and by nothing in the last."""
     u, v = 1000.0 * (torch.exp(mean(y)) - 1.0), 0.0 * mean(y)

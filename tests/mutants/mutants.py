@@ -373,6 +373,34 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/computer/test_turn_derivatives.py", "-k", "drift"),
     ),
     Mutant(
+        "a share is never larger than its least value",
+        "computer/components.py",
+        "                    for end in (share.range.low, share.range.high)\n",
+        "                    for end in (share.range.low, share.range.low)\n",
+        ("tests/computer/test_components.py", "-k", "further or chooses"),
+    ),
+    Mutant(
+        "a query and a key that are both off move no logit",
+        "computer/budget.py",
+        "            total.append(_times(by_query, (k.high - k.low) / 2 + by_key))\n",
+        "            total.append(_times(by_query, (k.high - k.low) / 2))\n",
+        ("tests/computer/test_components.py", "-k", "both_off"),
+    ),
+    Mutant(
+        "logits that move leave an average as near to the largest value",
+        "computer/rounding.py",
+        "math.exp(2 * moved - 1) / sharpness",
+        "math.exp(-1) / sharpness",
+        ("tests/computer/test_components.py", "-k", "below"),
+    ),
+    Mutant(
+        "a share that is off stays between 0 and 1",
+        "computer/jacobians.py",
+        "                return found.plus(past).plus(moved.times(self.value(difference)))\n",
+        "                return found.plus(moved.times(self.value(difference)))\n",
+        ("tests/computer/test_turn_derivatives.py", "-k", "beyond_0_and_1"),
+    ),
+    Mutant(
         "comparisons in a loop count as decided whatever errors are",
         "computer/budget.py",
         "        whole = self._turned(loop, {**before, **given})\n",
@@ -495,7 +523,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "errors of a loop count as settled while they grow",
         "computer/budget.py",
-        "        if all(self.off[state] <= error for state, error in room.items()):\n",
+        "        if all(self.off.get(state, 0.0) <= error for state, error in room.items()):\n",
         "        if room:\n",
         ("tests/computer/test_loop_bounds.py", "-k", "before_the_fact"),
     ),

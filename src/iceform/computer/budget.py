@@ -25,6 +25,14 @@ of a loop at the given parameters (:mod:`~iceform.computer.loop_bounds`), its st
 followed in that norm too, and the least bound counts. There a turn G takes states that are off by E
 from G(w) to G(w + E), which the norm bounds, and adds the rest of M(E): all but what E alone moves.
 
+**Beyond a vector.** A computer may have more components than a vector. They should be 0, are off by
+something too, and are summed with the others. What a loop carries there is a state of its own: no
+norm of the program's derivative knows of it, since 0 may lie where a turn is steeper. With E_b what
+these components of some states are off by, a turn makes at most N E_b + a of it, for all E_b that
+are no larger than c: slopes are those that hold for c, the columns of N are what c moves state by
+state, and a is what is left of a turn's whole error. So E_b is followed by that recursion, as many
+turns as there are, and what it reaches has to be no larger than c.
+
 **Turns.** All of this compares two runs that make the same turns. They do if every FLAG has the
 right sign: if what it compares is further from a tie than its errors reach, for all data that are
 not refused (:mod:`~iceform.computer.proofs`). Where that cannot be shown the certificate is
@@ -47,14 +55,20 @@ from iceform.arithmetic.intervals import above
 from iceform.arithmetic.units import NOISE, OUTWARD, OUTWARD_MANY, OUTWARD_MOST, gamma
 from iceform.certificates import Certificate, DerivationStep
 from iceform.computer.assemble import Assembled
+from iceform.computer.components import Components, Share, coefficients
 from iceform.computer.instructions import FLAG_GAP, Assembly, Instruction, TablePair
 from iceform.computer.layout import largest_result, largest_value
 from iceform.computer.loop_bounds import ErrorGrowth
 from iceform.computer.piecewise_linear import STEEPEST
 from iceform.computer.ranges import ProgramDomain, Ranges
-from iceform.computer.rounding import argument_rounding, instruction_rounding, others_weigh
+from iceform.computer.rounding import (
+    Likeness,
+    argument_rounding,
+    below_largest,
+    instruction_rounding,
+    others_weigh,
+)
 from iceform.computer.virtual import (
-    LARGEST,
     Curve,
     JumpCurve,
     Read,
@@ -67,7 +81,6 @@ from iceform.computer.virtual import (
     steepest,
 )
 from iceform.computer.virtual import StepCurve as Comparison
-from iceform.expressions.formulas.polynomials import polynomial
 from iceform.program import Range
 from iceform.program.range import BEYOND
 from iceform.tables import RoundingModel
@@ -104,24 +117,34 @@ class Budget:
 
 
 def budget(
-    assembled: Assembled, samples: int, width: int, dtype: torch.dtype, backend: str
-) -> dict[VirtualInstruction, Budget]:
-    """The own error of every instruction, on a computer of that width."""
-    bounds: dict[str, float] = {}
-    for register, name in assembled.registers.items():
-        bounds[name] = max(bounds.get(name, 0.0), _size(register))
+    assembled: Assembled, parts: Components, samples: int, width: int, dtype: torch.dtype,
+    backend: str,
+) -> dict[VirtualInstruction, Budget]:  # fmt: skip
+    """The own error of every instruction, on a computer of that width.
+
+    A variable holds one register after another. What is read is as large as the register that is
+    read; what a result replaces may be any of them.
+    """
+    names, largest = assembled.registers, dict[str, float]()
+    for register, name in names.items():
+        largest[name] = max(largest.get(name, 0.0), _size(register))
     out: dict[VirtualInstruction, Budget] = {}
     known: dict[tuple[object, ...], float] = {}
-    held = max(1.0, max(bounds.values(), default=0.0) / _HELD)
+    held = max(1.0, max(largest.values(), default=0.0) / _HELD)
+    before: Register | None = None
     for virtual, i in zip(assembled.virtual, assembled.assembly.instructions, strict=True):
         if virtual is None or virtual in out:
+            before = None if virtual is None else virtual.dst
             continue
         table = assembled.assembly.table(i.table)
+        bounds = {names[r.register]: _size(r.register) for r in virtual.reads()}
+        likeness = _likeness(virtual, before, parts)
+        before = virtual.dst
         reads = (*i.a.reads(), *i.b.reads())
-        key = (i.table, virtual.apart, *(bounds[n] for _, n in reads), bounds[i.dst])
+        key = (i.table, likeness, *(bounds[n] for _, n in reads), largest[i.dst])
         if key not in known:
             known[key] = _rounding(
-                assembled, i, bounds, samples, width, dtype, backend, virtual.apart
+                assembled, i, bounds, largest[i.dst], samples, width, dtype, backend, likeness
             )
         rounding = known[key] + unit_roundoff(dtype) * virtual.rounded * held
         shift = (
@@ -134,6 +157,19 @@ def budget(
         most = most if math.isfinite(sum(own)) else math.inf
         out[virtual] = Budget(*own, shift, _room(virtual, table), most)
     return out
+
+
+def _likeness(i: VirtualInstruction, before: Register | None, parts: Components) -> Likeness | None:
+    """What is known of an instruction's read by likeness, which asks with the result before it."""
+    found = [r for r in i.reads() if r.how == "like"]
+    if not found or before is None:
+        return None
+    asked, held = parts.ranges(before), parts.ranges(found[0].register)
+    logits = math.fsum(q.size * v.size for q, v in zip(asked, held, strict=False))
+    # Where the query should be 0, it is off by less than this share of its size.
+    logits += BEYOND**2 * max(q.size for q in asked) * math.fsum(v.size for v in held)
+    size = max(held[place].size for place in found[0].values)
+    return Likeness(found[0].apart, found[0].sharpness, logits * OUTWARD, max(size, NOISE))
 
 
 def _room(i: VirtualInstruction, table: TablePair) -> float:
@@ -158,15 +194,15 @@ def _shift(
 
 
 def _rounding(
-    assembled: Assembled, i: Instruction, bounds: Mapping[str, float], samples: int, width: int,
-    dtype: torch.dtype, backend: str, apart: float,
+    assembled: Assembled, i: Instruction, bounds: Mapping[str, float], replaced: float,
+    samples: int, width: int, dtype: torch.dtype, backend: str, likeness: Likeness | None,
 ) -> float:  # fmt: skip
     table = assembled.assembly.table(i.table)
     if table.jump is not None:
-        return _of_jump(table, bounds[i.dst], unit_roundoff(dtype), backend)
+        return _of_jump(table, replaced, unit_roundoff(dtype), backend)
     found = instruction_rounding(
         assembled.assembly, i, bounds, samples=samples, width=width, dtype=dtype, backend=backend,
-        apart=apart, used=assembled.assembly.width,
+        likeness=likeness, used=assembled.assembly.width, replaced=replaced,
     )  # fmt: skip
     return (
         _by_interpolants(table, samples + width, dtype) if math.isnan(found.total) else found.total
@@ -213,6 +249,7 @@ class _Errors:
     """
 
     own: Mapping[VirtualInstruction, Budget]
+    parts: Components
     samples: int
     width: int
     turns: Mapping[VirtualLoop, tuple[int, int]]
@@ -220,9 +257,12 @@ class _Errors:
     flag: Register
     held: float  # the largest value that masks cover
     off: dict[Register, float] = field(default_factory=dict)
+    added: dict[Register, float] = field(default_factory=dict)  # by a register's own instruction
     before: Register | None = None
     rest: dict[Register, float] = field(default_factory=dict)  # beyond the one component
     beyond: dict[Register, float] = field(default_factory=dict)  # beyond a vector's components
+    each: dict[Register, list[float]] = field(default_factory=dict)  # of sums, by components
+    outer: dict[Register, Register] = field(default_factory=dict)  # of states, what is beyond them
     summed: float = 1.0  # what rounding makes of errors that are summed, at most
     used: dict[VirtualLoop, dict[tuple[int, ...], ErrorGrowth]] = field(default_factory=dict)
     sure: dict[Register, float] = field(default_factory=dict)  # sizes that comparisons have
@@ -232,6 +272,11 @@ class _Errors:
     slopes: dict[VirtualInstruction, tuple[float, float]] = field(default_factory=dict)
     near: dict[tuple[VirtualInstruction, float], float] = field(default_factory=dict)
     bends: dict[VirtualInstruction, tuple[float, float] | None] = field(default_factory=dict)
+    at_zero: dict[VirtualInstruction, tuple[float, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        states = [s for s in self.parts.states if s.clean and (s.width or 0) < self.width]
+        self.outer = {s: Register("", s.samples, None, Range(0.0, 0.0)) for s in states}
 
     def code(self, code: VirtualCode) -> None:
         """In order."""
@@ -245,17 +290,15 @@ class _Errors:
         """Turn by turn, and in every norm that something is proven in: the least counts."""
         begin, undecided = dict(self.off), dict(self.undecided)
         during = self._followed(loop)
-        least = {state: self.off.get(state, 0.0) for state in loop.states}
+        least = {state: self.off.get(state, 0.0) for state in self._kept(loop)}
         turn_by_turn, self.undecided = (self.off, self.undecided), {}
         for growth in self.growths.get(loop, ()):
             states = [loop.states[k] for k in growth.states]
             bounds = self._grown(loop, growth, states, begin, during)
-            if any(b < least[s] * s.scale for s, b in zip(states, bounds, strict=True)):
+            if any(bounds[s] < least[s] for s in states):
                 self.used.setdefault(loop, {})[growth.states] = growth
             for known in (least, during):  # bounds hold in every turn
-                known |= {
-                    s: min(known[s], b / s.scale) for s, b in zip(states, bounds, strict=True)
-                }  # fmt: skip
+                known |= {s: min(known[s], bound) for s, bound in bounds.items()}
         if loop not in self.used:
             self.off, self.undecided = turn_by_turn
             return
@@ -272,8 +315,8 @@ class _Errors:
         Returns for each state the largest error that it has in any turn; errors may also fall.
         """
         least, most = self.turns.get(loop, (0, _MOST_TURNS))
-        kept = loop.states if loop.counter is None else (*loop.states, loop.counter)
-        during = {state: self.off.get(state, 0.0) for state in kept}
+        counter = [] if loop.counter is None else [loop.counter]
+        during = {state: self.off.get(state, 0.0) for state in (*self._kept(loop), *counter)}
         asked = 8
         for turn in range(1, most + 1):
             counted = 0.0 if loop.counter is None else self.off.get(loop.counter, 0.0)
@@ -292,9 +335,13 @@ class _Errors:
                     self._turn(loop, dict(self.off))
                 return self._more(during)
         if loop not in self.turns:
-            self._turn(loop, {**self.off, **dict.fromkeys(loop.states, math.inf)})
+            self._turn(loop, {**self.off, **dict.fromkeys(self._kept(loop), math.inf)})
             self._turn(loop, dict(self.off))  # what is only copied is known now
         return self._more(during)
+
+    def _kept(self, loop: VirtualLoop) -> list[Register]:
+        """What a loop's errors are followed of: its states, and what is beyond them."""
+        return [*loop.states, *(self.outer[s] for s in loop.states if s in self.outer)]
 
     def _more(self, during: dict[Register, float]) -> dict[Register, float]:
         return {state: max(error, self.off.get(state, 0.0)) for state, error in during.items()}
@@ -309,10 +356,10 @@ class _Errors:
     def _settles(self, loop: VirtualLoop) -> bool:
         """Whether errors a little larger stay so; then they are the errors."""
         held = self.off, self.undecided
-        room = {state: _ROOM * self.off.get(state, 0.0) for state in loop.states}
+        room = {state: _ROOM * self.off.get(state, 0.0) for state in self._kept(loop)}
         self.off, self.undecided = {**self.off, **room}, dict(self.undecided)
         self.code(loop.body)
-        if all(self.off[state] <= error for state, error in room.items()):
+        if all(self.off.get(state, 0.0) <= error for state, error in room.items()):
             self.off |= room
             return True
         self.off, self.undecided = held
@@ -325,7 +372,7 @@ class _Errors:
         states: list[Register],
         begin: Mapping[Register, float],
         during: Mapping[Register, float],
-    ) -> list[float]:
+    ) -> dict[Register, float]:
         """Bounds of some states' errors, by a norm in which turns are known to bring them together.
 
         A turn adds more where its states are already off: they are factors, and they decide
@@ -333,34 +380,44 @@ class _Errors:
         bound. If the bound that follows is no larger than that, it holds from turn to turn.
         Other states are off by what is known of them in any turn.
         """
-        before, tried = {**begin, **during}, [0.0] * len(states)
-        added = self._turned(loop, before | dict.fromkeys(states, 0.0))
+        outer = [self.outer[s] for s in states if s in self.outer]
+        given = dict.fromkeys((*states, *outer), 0.0)
+        before, moves = {**begin, **during}, dict.fromkeys(outer, dict.fromkeys(outer, 0.0))
+        added: Mapping[Register, float] = self._turned(loop, {**before, **given})
         for attempt in range(_ATTEMPTS):
             bounds = self._bounded(loop, growth, states, begin, added)
-            if attempt and all(b <= most for b, most in zip(bounds, tried, strict=True)):
+            bounds |= self._beyond_vectors(loop, growth, begin, added, moves)
+            if attempt and all(b <= given[s] for s, b in bounds.items()):
                 return bounds
-            if not max(bounds) < math.inf:
+            if not max(bounds.values()) < math.inf:
                 break
-            tried = [bound + bound / 8 for bound in bounds]
-            given = {s: b / s.scale for s, b in zip(states, tried, strict=True)}
-            added = self._added(loop, before, given)
-        return [math.inf] * len(states)
+            given = {s: bound + bound / 8 for s, bound in bounds.items()}
+            added, moves = self._added(loop, before, given, outer)
+        return dict.fromkeys((*states, *outer), math.inf)
 
     def _added(
-        self, loop: VirtualLoop, before: Mapping[Register, float], given: dict[Register, float]
-    ) -> dict[Register, float]:
+        self, loop: VirtualLoop, before: Mapping[Register, float], given: dict[Register, float],
+        outer: list[Register],
+    ) -> tuple[dict[Register, float], dict[Register, dict[Register, float]]]:  # fmt: skip
         """What a turn adds: the states' errors after it, less what their old errors alone become.
 
         Both are found along the same slopes, those that hold for all errors together, and with
-        products of errors. So the difference has every term that is not of the states alone.
+        products of errors. So the difference has every term that is not of the states alone. Of
+        components beyond vectors, with what each of them alone becomes.
         """
         self.plain = True
         whole = self._turned(loop, {**before, **given})
         self.linear = True
-        moved = self._turned(loop, given)
+        moved = self._turned(loop, {s: e for s, e in given.items() if s not in outer})
+        moves = {s: self._turned(loop, {s: given[s]}) for s in outer}
         self.plain = self.linear = False
-        added = {s: whole[s] * OUTWARD_MANY - moved[s] for s in given}
-        return {s: math.inf if math.isnan(e) else max(e, 0.0) for s, e in added.items()}
+        moved |= {s: math.fsum(found.get(s, 0.0) for found in moves.values()) for s in outer}
+        added = {s: whole.get(s, 0.0) * OUTWARD_MANY - moved.get(s, 0.0) for s in given}
+        shares = {
+            s: {t: found.get(t, 0.0) / given[s] if given[s] else 0.0 for t in outer}
+            for s, found in moves.items()
+        }
+        return {s: math.inf if math.isnan(e) else max(e, 0.0) for s, e in added.items()}, shares
 
     def _turned(self, loop: VirtualLoop, off: Mapping[Register, float]) -> dict[Register, float]:
         """What registers are off by after a turn."""
@@ -375,12 +432,50 @@ class _Errors:
         states: list[Register],
         begin: Mapping[Register, float],
         added: Mapping[Register, float],
-    ) -> list[float]:
+    ) -> dict[Register, float]:
         """Of the states, if every turn adds so much."""
         turns = self.turns[loop][1] if loop in self.turns else None
         own = growth.norm([self._entries(s, added[s]) for s in states])
         start = growth.norm([self._entries(s, begin.get(s, 0.0)) for s in states])
-        return growth.of_states(growth.after(turns, start, own))
+        bounds = growth.of_states(growth.after(turns, start, own))
+        return {s: bound / s.scale for s, bound in zip(states, bounds, strict=True)}
+
+    def _beyond_vectors(
+        self,
+        loop: VirtualLoop,
+        growth: ErrorGrowth,
+        begin: Mapping[Register, float],
+        added: Mapping[Register, float],
+        moves: Mapping[Register, Mapping[Register, float]],
+    ) -> dict[Register, float]:
+        """Of components beyond vectors, if turns add so much and multiply so."""
+        turns = self.turns[loop][1] if loop in self.turns else None
+        now = {s: begin.get(s, 0.0) for s in moves}
+        most = dict(now)
+        states = [(n, loop.states[k]) for n, k in enumerate(growth.states)]
+        each = {self.outer[s]: (n, s.scale) for n, s in states if s in self.outer}
+
+        def turned(e: Mapping[Register, float]) -> dict[Register, float]:
+            """By the instructions' slopes at 0, or by the program's derivative there."""
+            found = {}
+            for t, (row, scale) in each.items():
+                by_all = math.fsum(_times(moves[s][t], e[s]) for s in each)
+                near = all(e[s] * by <= BEYOND**2 for s, (_, by) in each.items())
+                if growth.outer is not None and near:
+                    known = growth.outer[row]
+                    parts = (_times(known[n], e[s]) * by / scale for s, (n, by) in each.items())
+                    by_all = min(by_all, math.fsum(parts))
+                found[t] = (by_all + added.get(t, 0.0)) * OUTWARD_MANY
+            return found
+
+        for _ in range(_MOST_TURNS if turns is None else turns):
+            before, now = now, turned(now)
+            most = {s: max(e, now[s]) for s, e in most.items()}
+            if all(now[s] <= before[s] for s in now):
+                return most
+        room = {s: _ROOM * e for s, e in most.items()}
+        settled = turns is not None or all(e <= room[s] for s, e in turned(room).items())
+        return room if settled else dict.fromkeys(moves, math.inf)
 
     def _entries(self, state: Register, error: float) -> tuple[float, int]:
         """What a state's value is off by, in each of so many entries; its register holds less."""
@@ -400,11 +495,16 @@ class _Errors:
             error, rest = self._smooth(i, a, b, own.room)
         outside = self._outside(i, a, b, own) if i.dst.clean else math.inf
         most = math.inf if self.plain else own.most
+        if i in self.parts.shares and not self.plain:
+            error = min(error, self._shared(self.parts.shares[i]))
         off = self.off[i.dst] = min((error + own.total) * OUTWARD, most)
+        self.added[i.dst] = own.total
+        if i.dst in self.parts.sums:
+            self._note_components(i, own.total)
         if i.dst.single:  # where b is 0, errors of a move nothing
             self.rest[i.dst] = (rest + own.total) * OUTWARD_MANY
         if i.dst.clean:
-            self.beyond[i.dst] = min((outside + own.total) * OUTWARD_MANY, off)
+            self._note_beyond(i, outside, own.total)
         self.before = i.dst
         line = f"line {i.place.line}" if i.place is not None else "a line of the compiler's"
         if i.dst is self.flag and not off < _SURE:
@@ -460,28 +560,50 @@ class _Errors:
             if reads in zero
         )
 
+    def _note_beyond(self, i: VirtualInstruction, outside: float, own: float) -> None:
+        """Of components beyond a vector: as of the others, where all that is read is so too."""
+        found, off = (outside + own) * OUTWARD_MANY, self.off[i.dst]
+        alike = all(self._beyond(r) <= self.off.get(r.register, 0.0) for r in i.reads())
+        if self.plain:
+            found = found if math.isfinite(outside) or not (alike or self.linear) else off
+        elif alike:
+            found = min(found, off)
+        if i.dst in self.outer:
+            self.off[self.outer[i.dst]] = found
+        else:
+            self.beyond[i.dst] = found
+
     def _at_zero(self, i: VirtualInstruction, a: float, b: float, room: float) -> float:
         """How far from 0 a result is whose operands should be 0, and are off by a and b."""
         if not 0 < a + b < math.inf:
             return 0.0 if a + b == 0 else math.inf
-        around = Range(-(a + b), a + b)
-        spans = [(c, r) for c, r in ((i.f, i.plus), (i.g, i.minus)) if c is not None]
-        if not all(Range(r.low - room, r.high + room).holds(around) for _, r in spans):
-            return math.inf
-        if not self.bends.get(i):
-            return math.fsum(steepest(c, around) for c, _ in spans) * (a + b)
-        squares, product = self.bends[i] or (0.0, 0.0)
-        f, g = (_straight(curve) for curve in (i.f, i.g))
-        first = above(abs(f - g)) * a + above(abs(f + g)) * b
+        if not self.linear:
+            self.at_zero[i] = self._slopes_at_zero(i, Range(-(a + b), a + b), room)
+        by_a, by_b = self.at_zero.get(i, (0.0, 0.0))
+        squares, product = self.bends.get(i) or (0.0, 0.0)
+        first = _times(by_a, a) + _times(by_b, b)
         return first + _times(squares, a * a + b * b) + _times(product, a * b)
 
+    def _slopes_at_zero(
+        self, i: VirtualInstruction, around: Range, room: float
+    ) -> tuple[float, float]:
+        """By a and by b; infinite where the table does not hold all that is around 0."""
+        spans = [(c, r) for c, r in ((i.f, i.plus), (i.g, i.minus)) if c is not None]
+        if not all(Range(r.low - room, r.high + room).holds(around) for _, r in spans):
+            return math.inf, math.inf
+        if self.bends.get(i):
+            f, g = (_straight(curve) for curve in (i.f, i.g))
+            return above(abs(f - g)), above(abs(f + g))
+        return (math.fsum(steepest(c, around) for c, _ in spans),) * 2
+
     def _beyond(self, read: Read) -> float:
-        """Of components beyond a clean vector; of those that loops carry, as of the others."""
+        """Of components beyond a clean vector."""
         register = read.register
-        if read.is_data:
+        if read.is_data or (register.carried and (register.width or 0) >= self.width):
             return 0.0
-        off = self.off.get(register, 0.0)
-        return off if register.carried else min(self.beyond.get(register, off), off)
+        if register in self.outer:
+            return self.off.get(self.outer[register], 0.0)
+        return self.beyond.get(register, self.off.get(register, 0.0))
 
     def _steepest(self, i: VirtualInstruction, off: float, room: float) -> tuple[float, float]:
         """Slopes also where an argument leaves its range by what it is off, or by a bit more."""
@@ -514,14 +636,6 @@ class _Errors:
         less = math.exp(-2 * apart) if apart > 0 else math.inf
         return 2 * abs(step.height) * (less / (1 + less) if less < 1 else 1.0)
 
-    def _below(self, asks: float, size: float) -> float:
-        """What an average by logits of LARGEST times the values is below the largest of them.
-
-        ``asks`` is what the factor is off by. See :mod:`iceform.computer.samples`.
-        """
-        turned = math.tanh(self.width * asks * size / 2) if asks else 0.0
-        return self.samples / (math.e * LARGEST) + 2 * size * turned
-
     def _operand(self, reads: tuple[Read, ...]) -> float:
         return math.fsum(self._read(r) for r in reads)
 
@@ -535,21 +649,82 @@ class _Errors:
             others = (self.width - components) * self.summed
             return components * error + _times(others, self._beyond(read))
         if read.how == "like" and self.before is not None:
-            asks, size = self.off.get(self.before, 0.0), read.register.range.size
-            moved = self.width * (self.before.range.size * error + size * asks + asks * error)
-            moved = math.inf if math.isnan(moved) else moved
-            if self.plain:
-                size, free = size + error, moved / 2
-            else:
-                free = math.tanh(moved / 2)
-            if not read.apart:
-                return error + 2 * size * free
-            if self.linear or read.apart == math.inf:  # no derivative knows of weights at a place
-                return error if self.linear else error + self._below(asks, size + error)
+            return self._like(read, self.before)
+        return error
+
+    def _like(self, read: Read, asked: Register) -> float:
+        """Of a read by likeness: what values are off by, and what logits are moved by.
+
+        What all logits are moved by alike moves nothing, so a query that is off counts with half
+        of what keys span. Weights that are moved by as much take an average of values by half of
+        that times what these span; plainly, a span of values that are off themselves. What is not
+        needed is an average of keys, and multiplied with 0.
+        """
+        held, kept = read.register, slice(read.values.start, read.values.stop)
+        values = self._components(held)[kept]
+        if self.linear and (read.apart or read.sharpness):
+            return max(values)  # no derivative knows of weights at a place, or of the largest value
+        moved = self._logits(asked, held, bool(read.sharpness))
+        if read.sharpness:
+            return max(values) + below_largest(moved, read.sharpness, self.samples)
+        free = moved / 2 if self.plain else math.tanh(moved / 2)
+        if read.apart:
             # What rounding adds rests on this too: where it is infinite, any average is possible.
             others = others_weigh(moved, read.apart, self.samples)
-            return error + 2 * size * min(free, others) if math.isfinite(others) else math.inf
-        return error
+            free = min(free, others) if math.isfinite(others) else math.inf
+        spans = (r.high - r.low + (2 * e if self.plain else 0.0)
+                 for r, e in zip(self.parts.ranges(held)[kept], values, strict=True))  # fmt: skip
+        return max(e + _times(span, free) for e, span in zip(values, spans, strict=True))
+
+    def _logits(self, asked: Register, held: Register, largest: bool) -> float:
+        """What logits are moved by, but for what is the same in all: products of components.
+
+        Where the largest value is asked for, keys are what is averaged, and count as they are.
+        """
+        queries, keys = (
+            list(zip(self.parts.ranges(r), self._components(r), strict=True)) for r in (asked, held)
+        )
+        beyond = [(Range(0.0, 0.0), self._beyond(Read("at", r))) for r in (asked, held)]
+        total = []
+        for place in range(max(len(queries), len(keys))):
+            q, by_query = queries[place] if place < len(queries) else beyond[0]
+            k, by_key = keys[place] if place < len(keys) else beyond[1]
+            total.append(_times(by_query, (k.high - k.low) / 2 + by_key))
+            total.append(0.0 if largest else _times(q.size, by_key))
+        total.append(max(0, self.width - len(total) // 2) * _times(beyond[0][1], beyond[1][1]))
+        return math.fsum(total) * OUTWARD_MANY if all(map(math.isfinite, total)) else math.inf
+
+    def _components(self, register: Register) -> list[float]:
+        """What each component is off by."""
+        off, places = self.off.get(register, 0.0), range(register.width or 1)
+        if register.single:
+            rest = min(off, self.rest.get(register, off))
+            return [off if place == places[-1] else rest for place in places]
+        if register.writes and not register.carried:
+            return [off if r.size else 0.0 for r in self.parts.ranges(register)]
+        return [min(off, e) for e in self.each.get(register, [off] * len(places))]
+
+    def _note_components(self, i: VirtualInstruction, added: float) -> None:
+        """Of a sum of others, component by component."""
+        total = [added] * (i.dst.width or 1)
+        for read, c in self.parts.sums[i.dst].items():
+            each, beyond = self._components(read.register), self._beyond(read)
+            for place in range(len(total)):
+                off = each[place] if place < len(each) else beyond
+                total[place] += _times(above(abs(c)), off)
+        self.each[i.dst] = [e * OUTWARD_MANY for e in total]
+
+    def _shared(self, known: Share) -> float:
+        """Of an instruction that adds a share of something: all of it followed together."""
+        ends = (
+            math.fsum(_times(above(abs(c)), self._read(r)) for r, c in end.items())
+            for end in known.ends
+        )
+        made = [known.product, *([] if known.difference is None else [known.difference])]
+        own = math.fsum(_times(above(c), self.added[r]) for r, c in made)
+        most = known.size + math.fsum(map(self._read, known.of))
+        by_share = _times(self.off.get(known.share, 0.0), above(abs(known.factor)) * most)
+        return (max(ends) + own + by_share) * OUTWARD_MANY
 
 
 def _times(slope: float, off: float) -> float:
@@ -568,22 +743,17 @@ def _bends(i: VirtualInstruction) -> tuple[float, float] | None:
     p (a + b)^2 - q (a - b)^2 = (p - q) (a^2 + b^2) + 2 (p + q) a b. What jumps has none but at its
     jump, which a product with the distance from it makes up for; None for other curves.
     """
-    factors = []
-    for curve in (i.f, i.g):
-        if isinstance(curve, JumpCurve):
-            return 0.0, 0.0
-        known = () if curve is None else polynomial(curve)
-        if known is None or len(known) > 3:
-            return None
-        factors.append(known[2] if len(known) == 3 else Fraction(0))
-    p, q = factors
-    return above(abs(p - q)), above(2 * abs(p + q))
+    if isinstance(i.f, JumpCurve) or isinstance(i.g, JumpCurve):
+        return 0.0, 0.0
+    f, g = coefficients(i.f, 2), coefficients(i.g, 2)
+    if f is None or g is None:
+        return None
+    return above(abs(f[2] - g[2])), above(2 * abs(f[2] + g[2]))
 
 
 def _straight(curve: Curve | None) -> Fraction:
-    """The slope of a polynomial at 0."""
-    known = () if curve is None or isinstance(curve, JumpCurve) else polynomial(curve) or ()
-    return Fraction(known[1]) if len(known) > 1 else Fraction(0)
+    """The slope of a polynomial of at most the second degree at 0; 0 for what jumps."""
+    return (coefficients(curve, 2) or (Fraction(0),) * 3)[1]
 
 
 def certify(
@@ -601,10 +771,12 @@ def certify(
     A computer has ``width`` components, perhaps more than the program: those should be 0, and are
     off by something too.
     """
-    own = budget(assembled, ranges.domain.samples, width, dtype, backend)
+    parts = Components(fused.code, ranges.domain)
+    own = budget(assembled, parts, ranges.domain.samples, width, dtype, backend)
     written = _written(assembled, ranges.domain, dtype)
     held = largest_value(assembled.assembly)
-    errors = _Errors(own, ranges.domain.samples, width, turns, growths, fused.flag, held, written)
+    samples = ranges.domain.samples
+    errors = _Errors(own, parts, samples, width, turns, growths, fused.flag, held, written)
     errors.summed += gamma(width, unit_roundoff(dtype))
     errors.code(fused.code)
     terms = {name: errors.off.get(register, 0.0) for name, (register, _) in fused.outputs.items()}

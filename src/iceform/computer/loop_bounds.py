@@ -34,6 +34,7 @@ from iceform.computer.graph import Loop
 from iceform.computer.jacobians import TurnDerivative, turn_derivative
 from iceform.computer.loop_slices import LoopSlice, RangesAtParameters
 from iceform.computer.spectral import VectorTurn, vector_turn
+from iceform.computer.zeros import beyond_vectors
 from iceform.program import Node
 
 
@@ -57,6 +58,8 @@ class ErrorGrowth:
         Of the states, whose entries are divided by them; empty where all are 1.
     reach
         Errors in the largest entry for which it is proven.
+    outer
+        Bounds of the states' derivatives by each other beyond vectors; None where none are known.
     """
 
     states: tuple[int, ...]
@@ -66,6 +69,7 @@ class ErrorGrowth:
     powers: Callable[[int], Tensor] | None = None
     weights: tuple[float, ...] = ()
     reach: float = math.inf
+    outer: list[list[float]] | None = None
 
     def norm(self, errors: Sequence[tuple[float, int]]) -> float:
         """Of states' errors, each so much in so many entries."""
@@ -103,16 +107,27 @@ def growths(loop: Loop, values: RangesAtParameters) -> Iterator[ErrorGrowth]:
     needs = _needs(loop)
     for states in _groups([needs[c.next] for c in loop.carried]):
         part = LoopSlice(loop.body, tuple(loop.carried[k] for k in states))
-        vectors = vector_turn(part, values)
-        yield from () if vectors is None else _of_vectors(states, vectors)
-        turn = turn_derivative(part, values)
-        yield from () if turn is None else _of_entries(states, turn)
-        alone = all(needs[c.next] <= set(states) for c in part.carried)
-        ratios = _positive(part, values) if alone else None
-        if ratios is not None:
-            in_all = at_most(ratios[0], ".6g")
-            told = f"a turn multiplies and adds what is not negative, by {in_all} in all"
-            yield ErrorGrowth(states, told, False, powers=partial(_constant, *ratios))
+        outer = beyond_vectors(part, values)
+        yield from (
+            replace(growth, outer=outer) for growth in _of_part(part, states, needs, values)
+        )
+
+
+def _of_part(
+    part: LoopSlice, states: tuple[int, ...], needs: dict[Node, set[int]],
+    values: RangesAtParameters,
+) -> Iterator[ErrorGrowth]:  # fmt: skip
+    """Of states that depend on each other."""
+    vectors = vector_turn(part, values)
+    yield from () if vectors is None else _of_vectors(states, vectors)
+    turn = turn_derivative(part, values)
+    yield from () if turn is None else _of_entries(states, turn)
+    alone = all(needs[c.next] <= set(states) for c in part.carried)
+    ratios = _positive(part, values) if alone else None
+    if ratios is not None:
+        in_all = at_most(ratios[0], ".6g")
+        told = f"a turn multiplies and adds what is not negative, by {in_all} in all"
+        yield ErrorGrowth(states, told, False, powers=partial(_constant, *ratios))
 
 
 def _of_vectors(states: tuple[int, ...], turn: VectorTurn) -> Iterator[ErrorGrowth]:

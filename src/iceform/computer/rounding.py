@@ -76,6 +76,8 @@ from iceform.run.ordered import OrderedWindow
 from iceform.tables import RoundingModel
 from iceform.validation import unit_roundoff
 
+_ROUNDED = 0.125  # that rounding may move logits by where an average is the largest value
+
 
 @dataclass(frozen=True)
 class ColumnFacts:
@@ -203,6 +205,28 @@ def _facts(table: TablePair, values: Tensor, dtype: torch.dtype, backend: str) -
 
 
 @dataclass(frozen=True)
+class Likeness:
+    """What is known of a read by likeness.
+
+    Attributes
+    ----------
+    apart
+        By how much the largest logit is above all others, if exact.
+    sharpness
+        Logits are so many times what is read, at least.
+    logits
+        Bound of the sum of the sizes that a logit adds up; None for what ``bounds`` say.
+    size
+        Of what is needed of what is read; None for what ``bounds`` say.
+    """
+
+    apart: float = 0.0
+    sharpness: float = 0.0
+    logits: float | None = None
+    size: float | None = None
+
+
+@dataclass(frozen=True)
 class InstructionRounding:
     """How far one instruction's execution is from ``dst <- F(a + b) - G(a - b)`` with its table.
 
@@ -246,9 +270,10 @@ def instruction_rounding(
     width: int,
     dtype: torch.dtype,
     backend: str = "literal",
-    apart: float = 0.0,
+    likeness: Likeness | None = None,
     table: TablePair | None = None,
     used: int | None = None,
+    replaced: float | None = None,
 ) -> InstructionRounding:
     """How far rounding carries one instruction, at most.
 
@@ -262,12 +287,14 @@ def instruction_rounding(
         n and m: of the run and of the computer.
     dtype, backend
         The arithmetic; "literal" or "fused".
-    apart
-        By how much the largest logit of a read by likeness is above all others, if exact.
+    likeness
+        What is known of a read by likeness; None for nothing.
     table
         The instruction's table, where it is read on another range than its own.
     used
         Components of a vector of the program; beyond them there is next to nothing. None for m.
+    replaced
+        What the result takes the place of; None for what ``bounds`` says of that variable.
 
     Examples
     --------
@@ -284,9 +311,10 @@ def instruction_rounding(
     unit, table = unit_roundoff(dtype), table or assembly.table(instruction.table)
     f, g = table_facts(table, dtype, backend)
     result = f.largest + g.largest
-    stored = unit * (2 * result + bounds[instruction.dst]) * (1 + unit)
+    replaced = bounds[instruction.dst] if replaced is None else replaced
+    stored = unit * (2 * result + replaced) * (1 + unit)
     read = argument_rounding(
-        assembly, instruction, bounds, samples=samples, width=width, unit=unit, apart=apart,
+        assembly, instruction, bounds, samples=samples, width=width, unit=unit, likeness=likeness,
         used=used,
     )  # fmt: skip
     return InstructionRounding(
@@ -299,11 +327,11 @@ def instruction_rounding(
 
 def argument_rounding(
     assembly: Assembly, instruction: Instruction, bounds: Mapping[str, float], *, samples: int,
-    width: int, unit: float, apart: float = 0.0, used: int | None = None,
+    width: int, unit: float, likeness: Likeness | None = None, used: int | None = None,
 ) -> float:  # fmt: skip
     """Of a + b and of a - b, given what memory holds."""
-    before = _result_before(assembly, instruction)
-    reads = _ReadErrors(bounds, before, samples, width, unit, apart, used or width)
+    before, known = _result_before(assembly, instruction), likeness or Likeness()
+    reads = _ReadErrors(bounds, before, samples, width, unit, known, used or width)
     return reads.argument(instruction.a, instruction.b)
 
 
@@ -325,7 +353,7 @@ class _ReadErrors:
     samples: int
     width: int
     unit: float
-    apart: float
+    known: Likeness
     used: int  # components that hold more than next to nothing
 
     def argument(self, a: Operand, b: Operand) -> float:
@@ -349,13 +377,26 @@ class _ReadErrors:
         return 0.0
 
     def _likeness(self, size: float) -> float:
-        logit = self.used * self.before * size
+        logit = self.used * self.before * size if self.known.logits is None else self.known.logits
         off = gamma(self.width, self.unit) * logit + 2 * self.unit * logit + EXP_UNITS * self.unit
         sums = gamma(self.samples, self.unit) + gamma(self.samples + 1, self.unit) + 2 * self.unit
-        moved = min(math.tanh(off), others_weigh(off, self.apart, self.samples))
+        size = size if self.known.size is None else self.known.size
+        if self.known.sharpness:
+            return sums * size if off <= _ROUNDED else math.inf
+        moved = min(math.tanh(off), others_weigh(off, self.known.apart, self.samples))
         # A read at a place is the value there: neighbours weigh 2 e^-apart, and all others nothing.
-        moved += 3 * math.exp(-self.apart) if self.apart else 0.0
+        moved += 3 * math.exp(-self.known.apart) if self.known.apart else 0.0
         return moved * 2 * size + sums * size
+
+
+def below_largest(moved: float, sharpness: float, samples: int) -> float:
+    r"""How far below the largest u is an average by the logits s u, moved by ``moved`` at most.
+
+    With t how far u is below the largest one, it weighs at most :math:`e^{-s t + 2 \delta}`, and
+    so takes away at most :math:`t e^{-s t + 2 \delta} \le e^{2 \delta} / (e s)`. All but one of
+    n samples do. Rounding may take 1/8 more, and a factor of e^(1/4) is less than 3/2.
+    """
+    return 1.5 * samples * math.exp(2 * moved - 1) / sharpness if moved <= 1 else math.inf
 
 
 def others_weigh(moved: float, apart: float, samples: int) -> float:

@@ -46,6 +46,7 @@ __all__ = [
 # lie beside values, and large ones make these coarse.
 _PLACE = _UNIT = DECISIVE
 _FIRST = _PLACE * math.sqrt(UNIT)  # by which a sample gives way to the one before it, 7e-7
+_FOREMOST = 2.0**28  # times that is 180, which decides; larger ones make rounding decide as well
 
 
 def count() -> Value:
@@ -209,7 +210,8 @@ def argmax(value: Value) -> Value:
     """The number of the sample with the largest value, the first one of equal ones.
 
     Each sample gives way by 7e-7 to the one before it. So values that differ by less than that,
-    times how many samples they are apart, count as equal.
+    times how many samples they are apart, count as equal. A run refuses values that differ by just
+    that, within 1e-7: neither is the one.
 
     Examples
     --------
@@ -224,7 +226,7 @@ def argmax(value: Value) -> Value:
     if value.width is not None:
         return concat(*(argmax(v) for v in value))
     own = index()
-    return round(attend(constant(LARGEST), value - _FIRST * own, own))
+    return attend(constant(_FOREMOST), value - _FIRST * own, own).nearest_whole()
 
 
 def argmin(value: Value) -> Value:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from iceform.computer.instructions import Write
-from iceform.computer.virtual import LinearForm, Read, Register, of_register
+from iceform.computer.virtual import LARGEST, LinearForm, Read, Register, of_register
 from iceform.program import Node, Range
 
 if TYPE_CHECKING:
@@ -105,7 +105,14 @@ def attended(code: Selector, node: Node) -> LinearForm:
     """The softmax average of the value."""
     query, key, value, *bias = node.args
     site, span = code.writer.site(node), code.ranges[value]
+    same = key.op == "concat" and key.args == (value,)  # a number that is asked for itself
+    value = key if same else value
     one = code.value(key) is code.value(value) or (key is value and key.width is not None)
+    apart, sharpness = 0.0, code.ranges[query].low if same and not bias else 0.0
+    if node.attr == "largest":  # what the exact program has: so sharply is it asked for
+        sharpness = LARGEST
+    elif node.attr is not None:
+        apart = node.attr
     query_at, value_at, bias_at = 0, 0, None
     if one and not bias:
         clean = code.writer.cleaned(code.register(key), site)
@@ -120,13 +127,15 @@ def attended(code: Selector, node: Node) -> LinearForm:
         home = code.writer.innermost(parts, key.place)
         table = packed(code, parts, key.samples, home, offsets)
     ask = _question(code, query, query_at, bias_at, node)
-    if value.width is None:
+    kept = range(value_at, value_at + (node.width or 1))
+    like = Read("like", table, apart, max(0.0, sharpness), kept)
+    if node.width is None:
         out = Register("", node.samples, value_at + 1, span.join(Range(0.0, 0.0)), clean=True,
                        single=True)  # fmt: skip
-        _like(code, ask, out, table, code.writer.mask(value_at, 1), node)
+        _like(code, ask, out, like, code.writer.mask(value_at, 1), node)
         return LinearForm(((Read("rowsum", out), 1.0),))
     out = Register("", node.samples, value.width, span)
-    _like(code, ask, out, table, None, node)
+    _like(code, ask, out, like, None, node)
     return of_register(out)
 
 
@@ -143,16 +152,14 @@ def _question(code: Selector, query: Node, at: int, bias_at: int | None, node: N
 
 
 def _like(
-    code: Selector, ask: LinearForm, dst: Register, table: Register, mask: Register | None,
-    node: Node,
-) -> None:  # fmt: skip
+    code: Selector, ask: LinearForm, dst: Register, read: Read, mask: Register | None, node: Node
+) -> None:
     """Ask, and take the answer; nothing may come between."""
     site = code.writer.site(node)
     width = max((r.register.width or 1) for r in ask.reads)
     question = Register("", node.samples, width, ask.range, clean=True)
     code.writer.line(question, ask, "asks", site)
-    apart = math.inf if node.attr == "largest" else node.attr or 0.0
-    like = LinearForm(((Read("like", table, apart), 1.0),))
+    like = LinearForm(((read, 1.0),))
     if mask is None:
         code.writer.line(dst, like, "attended", site)
     else:

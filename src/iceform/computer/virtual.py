@@ -77,9 +77,9 @@ class Read:
 
     how: str
     register: Register
-    # "like": by how much the largest logit is known to be above all others; infinity says that the
-    # largest value is read, with logits of LARGEST times each
-    apart: float = 0.0
+    apart: float = 0.0  # "like": by how much the largest logit is known to be above all others
+    sharpness: float = 0.0  # "like": logits are the first component, which is read, times this
+    values: range = range(0)  # "like": components that are needed of what is read; keys are not
 
     @property
     def range(self) -> Range:
@@ -207,7 +207,7 @@ class VirtualInstruction:
     @property
     def apart(self) -> float:
         """By how much the largest logit is above all others, where it asks for likeness."""
-        return max((r.apart for r in self.reads() if math.isfinite(r.apart)), default=0.0)
+        return max((r.apart for r in self.reads()), default=0.0)
 
     @property
     def plus(self) -> Range:
