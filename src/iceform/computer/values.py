@@ -203,7 +203,8 @@ class Value:
     def __round__(self, digits: int | None = None) -> Value:
         """The nearest whole number, or decimal; a run refuses what lies half-way between two."""
         if digits:
-            return round(self * 10**digits).__truediv__(10**digits)
+            scaled: Value = round(self * float(10**digits))
+            return scaled.__truediv__(float(10**digits))
         return self._whole("nearest", 0.5 * FLAG_GAP)
 
     def __floor__(self) -> Value:
