@@ -4,7 +4,7 @@
 belong to the same registry; ``python -m tests.computer.new_users_algorithms`` runs all of them.
 """
 
-# ruff: noqa: B008, B905, E501, E731, E741, F841, N806, NPY002, PIE, PLR, PLW, RUF015, SIM, UP
+# ruff: noqa: B008, B905, E501, E731, E741, F841, PLW2901, RUF015
 from __future__ import annotations
 
 import math
