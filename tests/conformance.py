@@ -235,6 +235,14 @@ class Conformance:
             one = emulator(*(t[i] for t in inputs))
             assert_within(one, whole[i], self.rounding(emulator), f"instance {i} alone")
 
+    def test_views_that_negate_when_read_change_nothing(self, emulator):
+        """As ``torch.imag`` of a conjugate is one: in memory its numbers have the other sign."""
+        inputs = self.draw(emulator, ())
+        views = [torch._neg_view(-t) for t in inputs]
+        assert all(view.is_neg() for view in views)
+        assert torch.equal(emulator(*views), emulator(*inputs))
+        assert emulator.run(*views).attestation.ok
+
     def test_permutation_of_samples(self, emulator):
         inputs = self.draw(emulator, (2,))
         order = torch.randperm(self.samples)

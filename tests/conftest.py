@@ -70,11 +70,3 @@ def _seed() -> None:
     torch.default_generator.manual_seed(0)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(0)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _compiled() -> None:
-    """Small look-ups do not wait for the compiler; here answers must not depend on when it ends."""
-    from iceform.run import windowed
-
-    windowed.ready(torch.zeros(1 << 16, dtype=torch.float64))

@@ -21,7 +21,7 @@ LEVELS = (
     "old_names", "tuning", "errors", "validation", "codec", "extensions", "store", "pretrained",
     "arithmetic", "expressions", "program",
     "tables", "heads", "run", "certificates", "paper", "computer",
-    "targets", "networks", "zoo", "export", "bench", "lab",
+    "targets", "networks", "export", "bench", "lab",
 )  # fmt: skip
 # Apps: only these may import each other, and the library works without what they need.
 OUTERMOST = {
@@ -304,7 +304,7 @@ def test_the_library_works_without_what_is_optional():
 # Modules that are a surface of their own: what users import from, and the words of a program.
 SURFACES = {
     "arithmetic/balls.py", "arithmetic/double_double.py", "computer/language.py",
-    "computer/samples.py", "errors.py", "pretrained.py", "store.py", "validation.py", "zoo.py",
+    "computer/samples.py", "errors.py", "pretrained.py", "store.py", "validation.py",
 }  # fmt: skip
 
 

@@ -50,7 +50,6 @@ SHOWN = {
         lambda: PromptLibrary(2, 3).prompt(RidgePrompts(), X, Y),
         "; features ",
     ),
-    "specimen": (lambda: ice.zoo.load("attention-head"), "Specimen('attention-head': a softmax"),
     "network's certificate": (in_context, "in every entry (proven), float64"),
     "construction": (lambda: ice.paper.ResidualMap(torch.tanh, dim=2, samples=3), "(proven)"),
 }

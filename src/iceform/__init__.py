@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from iceform import run as run
     from iceform import tables as tables
     from iceform import targets as targets
-    from iceform import zoo as zoo
     from iceform.certificates import Certificate as Certificate
     from iceform.certificates import Enclosure as Enclosure
     from iceform.certificates import Result as Result

@@ -26,10 +26,10 @@ class IceformError(Exception):
     Examples
     --------
     >>> try:
-    ...     ice.zoo.load("lion")
+    ...     ice.bench.load("lion")
     ... except ice.errors.IceformError as refused:
     ...     print(refused)
-    no specimen 'lion'; there are residual-tanh, ...
+    no case is called 'lion', and no folder; there are ...
     """
 
 
@@ -107,10 +107,10 @@ class ProgramError(IceformError, ValueError):
     Examples
     --------
     >>> try:
-    ...     ice.zoo.load("lion")
+    ...     ice.paper.GradientStep("hubber", dim=1, samples=2)
     ... except ice.errors.ProgramError as refused:
     ...     print(refused)
-    no specimen 'lion'; there are residual-tanh, ...
+    no loss is called 'hubber'; the library has ...
     """
 
 

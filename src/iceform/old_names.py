@@ -73,6 +73,11 @@ PACKAGES = {
     "tolerances": ("iceform-tolerance", "iceform_tolerance"),
     "web": ("iceform-playground", "iceform_playground"),
 }
+# What is gone, and what does it now.
+GONE = {
+    "zoo": "iceform.bench has networks with the exact effect of every edge, and a construction's "
+    "design.ground_truth() says what each of its heads reads and writes",
+}
 _MODULE_OF = {name: module for module, names in NAMES.items() for name in names.split()}
 
 
@@ -82,7 +87,7 @@ def module_of(name: str) -> str | None:
     Warns if it moved within iceform; raises an ``AttributeError`` that names the package if it
     left.
     """
-    if name in PACKAGES:
+    if name in PACKAGES or name in GONE:
         raise AttributeError(_left(name))
     if name not in _MODULE_OF:
         return None
@@ -91,6 +96,8 @@ def module_of(name: str) -> str | None:
 
 
 def _left(name: str) -> str:
+    if name in GONE:
+        return f"iceform.{name} is gone: {GONE[name]}"
     distribution, module = PACKAGES[name]
     return (
         f"iceform.{name} is in a package of its own now: pip install {distribution}, then "
@@ -129,7 +136,7 @@ class _Finder:
         first, _, below = rest.partition(".")
         if package != "iceform":
             return None
-        if rest in PACKAGES:
+        if rest in PACKAGES or rest in GONE:
             raise ModuleNotFoundError(_left(rest), name=name)
         if rest in RENAMED:
             return _with_old_names(PathFinder.find_spec(name, path), rest)

@@ -130,8 +130,6 @@ NETWORK_GRAPHS_KEPT = 4  # kinds of calls: each recording holds the memory of a 
 
 # run/base.py
 BACKEND_LOGITS = 1 << 18  # held at once: they stay in cache
-BACKEND_FEW = 8  # tokens that a sharp read may be of
-BACKEND_MANY = 256  # tokens: of fewer a softmax over all is as quick
 
 # run/primitives.py
 PRIMITIVES_CACHED = 1 << 22  # bytes of samples that stay in cache between two looks at them
@@ -144,7 +142,6 @@ WINDOWED_PART = 1 << 15  # entries, or rows of samples, at once in a thread: the
 # Entries that look_up.c looks up together, and rows whose sum is float32 where there are many.
 WINDOWED_LANES = 128
 WINDOWED_LINE = 16  # numbers that look_up.c reads at once, at most
-WINDOWED_WAITS = 2 * WINDOWED_PART  # entries that are worth waiting for the compiler
 
 # tables/interpolant.py
 INTERPOLANT_TABLE = 1024  # points either side of a kink in the table that brackets a node

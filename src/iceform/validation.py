@@ -251,6 +251,14 @@ def plain_tensor(name: str, values: Tensor) -> Tensor:
     return values.detach().resolve_neg().resolve_conj()
 
 
+def written_out(values: Tensor) -> Tensor:
+    """The numbers of a tensor as one run of memory, for code that reads them by their address.
+
+    ``contiguous`` alone leaves a view that negates when it is read (:func:`plain_tensor`) as it is.
+    """
+    return values.resolve_neg().contiguous()
+
+
 def common_batch(*shapes: torch.Size) -> torch.Size:
     """What the shapes broadcast to.
 

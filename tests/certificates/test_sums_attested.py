@@ -33,7 +33,7 @@ class Tiled(FusedBackend):
         super().__init__(LAYOUT.build())
         self.missing = missing
 
-    def total(self, prompt, watch=None):
+    def total(self, prompt, watch=None, *_):
         rows = self.run(prompt)[..., :-1].clone()
         if self.missing is not None:
             rows[self.missing] = 0.0
@@ -50,8 +50,9 @@ class OffMean(FusedBackend):
         super().__init__(LAYOUT.build())
         self.units = units
 
-    def mean(self, prompt, watch=None, dtype=torch.float64):
-        return super().mean(prompt, watch, dtype) * (1 + self.units * unit_roundoff(dtype))
+    def total(self, *given):
+        found = super().total(*given)
+        return found * (1 + self.units * unit_roundoff(found.dtype))
 
 
 class Noting(FusedBackend):

@@ -30,15 +30,15 @@ class Wrong(FusedBackend):
     def run(self, prompt):
         return super().run(prompt) + self.off
 
-    def total(self, prompt, watch=None):
-        return super().total(prompt, watch) + prompt.count * self.off
+    def total(self, prompt, watch=None, *rest):
+        return super().total(prompt, watch, *rest) + prompt.count * self.off
 
 
 class WrongSums(FusedBackend):
     """Right row by row, wrong in their sum."""
 
-    def total(self, prompt, watch=None):
-        return super().total(prompt, watch) * (1 + 1e-6)
+    def total(self, prompt, watch=None, *rest):
+        return super().total(prompt, watch, *rest) * (1 + 1e-6)
 
 
 def look_ups(rows=50, *batch):
@@ -201,7 +201,7 @@ def test_a_sum_that_leaves_out_a_sample_is_noticed(fault, monkeypatch):
     assert em.run(*inputs).attestation.ok
     where, name, spoil = FAULTS[fault]
     if fault == "an operation at a time":
-        monkeypatch.setattr(primitives, "_compiled_window", lambda *_: None)
+        monkeypatch.setattr(primitives, "_by_loop_in_c", lambda *_: None)
     elif fault == "in C" and not windowed.ready(inputs[0].expand(1 << 10, *inputs[0].shape)):
         pytest.skip("there is no C compiler")
     monkeypatch.setattr(where, name, spoil(getattr(where, name)))

@@ -1,4 +1,4 @@
-"""Every cell of the pages on networks, export and the zoo runs, in order, without a kernel."""
+"""Every cell of the pages on networks and export runs, in order, without a kernel."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,6 @@ DOCS = Path(__file__).parents[2] / "docs"
 NEEDS = {
     "networks": (),
     "export": ("onnxruntime", "onnxscript", "transformer_lens", "nnsight"),
-    "zoo": (),
 }
 
 

@@ -13,6 +13,7 @@ from iceform.errors import PrecisionError
 from iceform.expressions import LOSSES, ScalarFunction, loss_named, tracing
 from iceform.expressions.tracing import trace
 from iceform.networks.activations import ACTIVATIONS
+from iceform.tables import posterior_error
 
 F64 = torch.float64
 
@@ -178,6 +179,21 @@ def test_softplus_is_enclosed_on_either_side_of_its_threshold():
     for want in (torch.log1p(z.exp()), F.softplus(z)):
         assert bool((found.low <= want).all())
         assert bool((want <= found.high).all())
+
+
+def test_no_slope_is_known_where_softplus_jumps():
+    """A table of one branch is off by the jump on the other, however short that is.
+
+    On [20, 20.000001] torch's softplus is z, and ln(1 + e^z) is 2e-9 more.
+    """
+    cell = Interval(torch.tensor([19.5], dtype=F64), torch.tensor([20.1], dtype=F64))
+    assert bool(ScalarFunction(F.softplus, "softplus").jets(cell, 2)[1].magnitude.isinf())
+    smooth = Formula("softplus(z)").scalar_function(-1.0, 20.000001)
+    table = Interpolant.fit(smooth, -1.0, 20.000001, tokens=65)
+    asked = ScalarFunction.of(F.softplus, -1.0, 20.000001)
+    z = torch.linspace(20.0, 20.000001, 5, dtype=F64)[1:]
+    off = float((table(z) - asked(z)).abs().max())
+    assert table.error < 1e-3 * off < off <= posterior_error(table, asked, None).error < 3 * off
 
 
 @pytest.mark.parametrize("name", sorted(ACTIVATIONS))

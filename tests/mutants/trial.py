@@ -167,8 +167,7 @@ def _library() -> Path:
     """A folder with the compiled look-ups and nothing else: no fault is in the C source."""
     kept = _KEPT / "library"
     if not kept.exists():
-        large = "torch.zeros(1 << 16, dtype=torch.float64)"
-        made = f"import torch; from iceform.run import windowed; windowed.ready({large})"
+        made = "import torch; from iceform.run import windowed; windowed.ready(torch.zeros(1))"
         environment = {**os.environ, "PYTHONPATH": str(SOURCE.parent), "ICEFORM_CACHE": str(kept)}
         subprocess.run([sys.executable, "-c", made], env=environment, check=True)
     return kept

@@ -1,25 +1,19 @@
 """CompactStep: one table for all samples."""
 
+from functools import partial
+
 import pytest
 import torch
 
 import iceform as ice
-from tests.conformance import Conformance, assert_within
-from tests.paper.test_residual import draw
+from tests.conformance import assert_within
+from tests.paper.suite import OfLosses, draw
 
 
-class TestCompactStep(Conformance):
+class TestCompactStep(OfLosses):
     samples, dim = 5, 2
-    regimes = ("spectral",)
-
-    def build(self, regime, dtype, backend):
-        eps = 1e-7 if dtype == torch.float64 else 5e-3
-        return ice.paper.CompactStep(
-            "huber", 0.5, 0.1, dim=2, samples=5, eps=eps, dtype=dtype, backend=backend
-        )
-
-    def draw(self, emulator, batch):
-        return draw(emulator, batch)
+    regimes, eps = ("spectral",), (1e-7, 5e-3, None)
+    make = partial(ice.paper.CompactStep, "huber", 0.5, 0.1, dim=2, samples=5)
 
 
 @pytest.mark.parametrize("backend", ["fused", "literal"])

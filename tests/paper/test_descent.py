@@ -2,7 +2,7 @@
 
 import math
 import re
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import pytest
 import torch
@@ -12,106 +12,54 @@ from iceform import tuning
 from iceform.heads import unchecked
 from iceform.paper import chebyshev_steps, steps_needed
 from iceform.run.primitives import SampleMaxima
-from tests.conformance import Conformance, assert_within
-from tests.paper.test_residual import asked, draw
+from tests.conformance import assert_within
+from tests.paper.suite import OfLosses, draw
 
 
-class TestGradientStep(Conformance):
+class TestGradientStep(OfLosses):
     samples, dim = 5, 2
-
-    def build(self, regime, dtype, backend):
-        return ice.paper.GradientStep(
-            "squared",
-            0.5,
-            0.1,
-            dim=2,
-            samples=5,
-            **asked(regime, dtype, backend, 0.5),
-        )
-
-    def draw(self, emulator, batch):
-        return draw(emulator, batch)
+    make = partial(ice.paper.GradientStep, "squared", 0.5, 0.1, dim=2, samples=5)
 
 
 class TestLogisticStep(TestGradientStep):
     captured = False
-
-    def build(self, regime, dtype, backend):
-        return ice.paper.GradientStep(
-            "logistic",
-            0.5,
-            dim=2,
-            samples=5,
-            **asked(regime, dtype, backend, 0.5),
-        )
-
-    def draw(self, emulator, batch):
-        return draw(emulator, batch, "glm")
-
-    def corners(self, inputs):
-        x, y, w = inputs
-        return *super().corners((x,)), y, *super().corners((w,))
+    make = partial(ice.paper.GradientStep, "logistic", 0.5, dim=2, samples=5)
 
 
-class _Descent(Conformance):
+class _Descent(OfLosses):
     samples, dim = 5, 2
     defined_by_one_pass = False
-    schedule = "constant"
-    unrolled = False
-
-    def build(self, regime, dtype, backend):
-        hard = {"tokens": 65} if regime == "hard" else {}
-        return ice.paper.GradientDescent(
-            "squared",
-            6,
-            l2=0.2,
-            dim=2,
-            samples=5,
-            eps=None,
-            w_bound=4.0,
-            regime=regime,
-            dtype=dtype,
-            backend=backend,
-            **hard,
-            schedule=self.schedule,
-            unrolled=self.unrolled,
-        )
-
-    def draw(self, emulator, batch):
-        return draw(emulator, batch)
+    eps, hard = (None, None, None), {"tokens": 65}
+    make = partial(ice.paper.GradientDescent, "squared", 6, l2=0.2, dim=2, samples=5, w_bound=4.0)
 
 
 class TestConstantLoop(_Descent):
     captured = False
-    schedule = "constant"
+    make = partial(_Descent.make, schedule="constant")
 
 
 class TestChebyshevLoop(_Descent):
     captured = False
-    schedule = "chebyshev"
+    make = partial(_Descent.make, schedule="chebyshev")
 
 
 class TestNesterovLoop(_Descent):
-    schedule = "nesterov"
+    make = partial(_Descent.make, schedule="nesterov")
 
 
 class TestConstantUnrolled(_Descent):
     defined_by_one_pass = True
-    schedule, unrolled = "constant", True
+    make = partial(_Descent.make, schedule="constant", unrolled=True)
 
 
-class TestChebyshevUnrolled(_Descent):
+class TestChebyshevUnrolled(TestConstantUnrolled):
     captured = False
-
-    defined_by_one_pass = True
-    schedule, unrolled = "chebyshev", True
+    make = partial(_Descent.make, schedule="chebyshev", unrolled=True)
 
 
-class TestNesterovUnrolled(_Descent):
+class TestNesterovUnrolled(TestConstantUnrolled):
     captured = False
-
-    defined_by_one_pass = True
-    schedule, unrolled = "nesterov", True
+    make = partial(_Descent.make, schedule="nesterov", unrolled=True)
 
 
 @pytest.mark.parametrize("schedule", ["constant", "chebyshev", "nesterov"])
@@ -279,6 +227,13 @@ def test_an_iterate_that_leaves_the_bound_is_refused():
     x = torch.ones(4, 2, dtype=torch.float64)
     with pytest.raises(ice.errors.BoundError, match=r"max \|w\| is .* take smaller steps"):
         em(x, torch.zeros(4, dtype=torch.float64), torch.ones(2, dtype=torch.float64))
+
+
+def test_a_step_of_another_size_keeps_the_domain():
+    em = ice.paper.GradientStep("squared", dim=2, samples=3)
+    x, y, w = 3.0 * torch.ones(3, 2).double(), torch.zeros(3).double(), torch.ones(2).double()
+    with pytest.raises(ice.errors.BoundError, match=r"max \|x\| is 3"):
+        em.step_at(x, y, w, 0.1)
 
 
 @pytest.mark.slow

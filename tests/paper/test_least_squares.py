@@ -1,10 +1,13 @@
 """LeastSquares and RidgeRegression."""
 
+from functools import partial
+
 import pytest
 import torch
 
 import iceform as ice
-from tests.conformance import Conformance, assert_within
+from tests.conformance import assert_within
+from tests.paper.suite import Suite
 
 
 def well_conditioned(n, d, condition, *, batch=(), dtype=torch.float64, top=0.09, norm=1.0):
@@ -18,11 +21,11 @@ def well_conditioned(n, d, condition, *, batch=(), dtype=torch.float64, top=0.09
     return x.to(dtype), (x @ w[..., None])[..., 0].to(dtype), w
 
 
-class _Solver(Conformance):
+class _Solver(Suite):
     samples, dim = 8, 2
     defined_by_one_pass = False
-    permutes_output = False
     smooth = ("spectral",)  # hard: many steep look-ups in a row, no finite difference resolves them
+    eps, hard = (1e-7, 3e-2, None), {"tokens": 65, "steps": 8}
 
     def draw(self, emulator, batch):
         x, y, _ = well_conditioned(8, 2, 3.9, batch=batch, dtype=emulator.dtype, top=0.0899)
@@ -34,28 +37,16 @@ class _Solver(Conformance):
     def interior(self, inputs):
         return list(inputs)
 
-    def eps_of(self, regime, dtype):
-        return None if regime == "hard" else {torch.float64: 1e-7, torch.float32: 3e-2}[dtype]
-
 
 class TestLeastSquares(_Solver):
-    def build(self, regime, dtype, backend):
-        hard = {"tokens": 65, "steps": 8} if regime == "hard" else {}
-        return ice.paper.LeastSquares(
-            dim=2, samples=8, condition=4.0, largest=0.09, bound=1.0, radius=3.0,
-            eps=self.eps_of(regime, dtype), regime=regime, dtype=dtype, backend=backend, **hard,
-        )  # fmt: skip
+    make = partial(
+        ice.paper.LeastSquares, dim=2, samples=8, condition=4.0, largest=0.09, radius=3.0
+    )
 
 
 class TestRidgeRegression(_Solver):
     captured = False
-
-    def build(self, regime, dtype, backend):
-        hard = {"tokens": 65, "steps": 8} if regime == "hard" else {}
-        return ice.paper.RidgeRegression(
-            0.2, dim=2, samples=8, largest=0.09, bound=1.0, radius=3.0,
-            eps=self.eps_of(regime, dtype), regime=regime, dtype=dtype, backend=backend, **hard,
-        )  # fmt: skip
+    make = partial(ice.paper.RidgeRegression, 0.2, dim=2, samples=8, largest=0.09, radius=3.0)
 
 
 @pytest.mark.parametrize("seed", range(5))

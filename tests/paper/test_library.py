@@ -285,18 +285,6 @@ def test_a_prompt_is_what_the_network_reads():
     assert float((trace.output - network.network(tokens)).abs().max()) <= 1e-13
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_specialising_bakes_the_prompt_into_weights(name):
-    """The task-specific module and the programmed network agree on the same tokens."""
-    network, algorithm = small_library(), SMALL[name]
-    x, y = small_data(name)
-    module, target = network.specialize(algorithm, x, y), algorithm.target(x, y)
-    padded, (out, error) = network.padded(target), network.attend(target)
-    baked = module(padded.tokens)[padded.queries, : out.shape[1]]
-    assert_within(baked, out, error, name)
-    assert module.digest != network.digest
-
-
 def test_smaller_data_runs_on_a_larger_network(library):
     x, y = data()
     result = library.run(RidgePrompts(), x[:5, :2], y[:5])

@@ -3,7 +3,7 @@
 import itertools
 import json
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import flint
@@ -14,26 +14,16 @@ import iceform as ice
 from iceform.heads import Lift, SoftmaxAttention
 from iceform.paper import OneLayerLeastSquares, OneLayerRidge
 from iceform.tables.norm_quotient import ExponentialSum, NormQuotient
-from tests.conformance import Conformance, assert_within, uniform
+from tests.conformance import assert_within
+from tests.paper.suite import Suite
 
 F64 = torch.float64
-EPS = {torch.float64: 1e-5, torch.float32: 2e-3}
 
 
-class _OneLayer(Conformance):
+class _OneLayer(Suite):
     regimes = ("spectral",)
     captured = False
-    kind = "ridge"
-
-    def build(self, regime, dtype, backend):
-        options = {"samples": self.samples, "dim": self.dim, "dtype": dtype, "backend": backend}
-        if self.kind == "least squares":
-            return ice.paper.OneLayerLeastSquares(condition=8.0, eps=8 * EPS[dtype], **options)
-        return ice.paper.OneLayerRidge(1.0, eps=EPS[dtype], **options)
-
-    def draw(self, emulator, batch):
-        x = uniform(*batch, self.samples, self.dim, dtype=emulator.dtype)
-        return x, uniform(*batch, self.samples, dtype=emulator.dtype)
+    eps = (1e-5, 2e-3, None)
 
     def test_gradients_agree_with_finite_differences(self, differentiable):
         """Data of so few entries: the suite takes them for classes, which are held fixed."""
@@ -45,18 +35,23 @@ class _OneLayer(Conformance):
 class TestRidgeOneOne(_OneLayer):
     samples, dim = 1, 1
     captured = True
+    make = partial(ice.paper.OneLayerRidge, 1.0, samples=1, dim=1)
 
 
 class TestRidgeOneTwo(_OneLayer):
     samples, dim = 1, 2
+    make = partial(ice.paper.OneLayerRidge, 1.0, samples=1, dim=2)
 
 
 class TestRidgeTwoOne(_OneLayer):
     samples, dim = 2, 1
+    make = partial(ice.paper.OneLayerRidge, 1.0, samples=2, dim=1)
 
 
 class TestLeastSquaresOneOne(_OneLayer):
-    samples, dim, kind = 1, 1, "least squares"
+    samples, dim = 1, 1
+    eps = (8e-5, 1.6e-2, None)
+    make = partial(ice.paper.OneLayerLeastSquares, samples=1, dim=1, condition=8.0)
 
     def draw(self, emulator, batch):
         x, y = super().draw(emulator, batch)
@@ -181,6 +176,33 @@ def test_mutants_leave_the_certificate(case, name):
     x, y = data_sets(em)
     off = (wrong(x, y) - em.reference(x, y)).abs().max()
     assert float(off) > em.certificate.error
+
+
+@pytest.mark.parametrize(
+    "asked", [{"alpha": 2.0}, {"alpha": 1.0, "bound": 2.0}, {"alpha": 1.0, "dim": 2}], ids=str
+)
+def test_a_grid_for_other_data_is_refused(asked):
+    """It says of itself what it was fitted for; that is no proof for another penalty or bound."""
+    kept = OneLayerRidge(1.0, dim=1, samples=1, eps=1e-3).grid
+    with pytest.raises(ice.errors.ProgramError, match="is for"):
+        OneLayerRidge(**{"dim": 1, "samples": 1, "eps": None, **asked}, grid=kept)
+
+
+def test_a_grid_that_is_handed_in_is_proven_anew():
+    em = OneLayerLeastSquares(samples=1, condition=4.0, eps=1e-4)
+    again = OneLayerLeastSquares(samples=1, condition=4.0, eps=1e-4, grid=em.grid)
+    assert again.certificate.error == em.certificate.error
+    with pytest.raises(ice.errors.ProgramError, match="least = "):
+        OneLayerLeastSquares(samples=1, condition=64.0, eps=None, grid=em.grid)
+    odd = tuple(replace(t, values=1.01 * t.values, error=0.0) for t in em.grid.odd)
+    told = replace(em.grid, odd=odd)  # its tables say that they are exact
+    wrong = OneLayerLeastSquares(samples=1, condition=4.0, eps=None, grid=told)
+    x, y = torch.tensor([[0.5]], dtype=F64), torch.ones(1, dtype=F64)
+    off = float((wrong(x, y) - wrong.reference(x, y)).abs().max())
+    assert 0.01 < off <= wrong.certificate.error
+    sharper = tuple(replace(t, sharpness=1.1 * t.sharpness) for t in em.grid.odd)
+    with pytest.raises(ice.errors.ProgramError, match="not on the same keys"):
+        OneLayerLeastSquares(samples=1, condition=4.0, eps=None, grid=replace(em.grid, odd=sharper))
 
 
 def test_a_changed_term_changes_what_is_proven():

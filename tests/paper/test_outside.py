@@ -1,9 +1,10 @@
 """A theorem from outside the package is one class, and the conformance suite checks its proof."""
 
+from functools import partial
+
 import torch
 
 import iceform as ice
-from iceform.heads import FrozenNetwork
 from iceform.paper.rows import RowEmulator
 from tests.paper.test_rows import _Rows
 
@@ -16,42 +17,14 @@ class TwoViews(RowEmulator):
             dim=dim, samples=samples, rows=rows, names=("a", "b"), tokens=tokens, **options
         )
 
-    def _certify(self, it):
-        looked = self._looked(it)
-        return self._proved(looked, self._describe(), self._steps(it, looked), it)
-
     def _exactly(self, *inputs):
         x, a, b = (t.double() for t in inputs)
         return torch.cat([x @ a.mT, x @ b.mT], -1)
 
-    def _build_network(self):
-        layer = self.layer
-        return FrozenNetwork(
-            [layer.build()], layer.features, [self.interpolant], formulas=[layer.formula]
-        )
-
-    @property
-    def answer(self):
-        return self.samples, sum(self._shape[0])
-
-    @property
-    def design(self):
-        return self.layer.design
-
-    @property
-    def plan(self):
-        return self._plan()
-
 
 class TestTwoViews(_Rows):
-    rows = (2, 1)
-
-    def build(self, regime, dtype, backend):
-        eps = {("spectral", torch.float64): 1e-8, ("spectral", torch.float32): 1e-3}
-        return TwoViews(
-            3, self.rows, samples=5, eps=eps.get((regime, dtype), 0.3),
-            regime=regime, dtype=dtype, backend=backend,
-        )  # fmt: skip
+    eps = (1e-8, 1e-3, 0.3)
+    make = partial(TwoViews, 3, (2, 1), samples=5)
 
 
 def test_a_theorem_from_outside_is_saved_explained_and_loaded(tmp_path):

@@ -2,47 +2,20 @@
 
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
 
 import iceform as ice
-from tests.conformance import Conformance, assert_within, uniform
-
-EPS = {("spectral", torch.float64): 1e-6, ("spectral", torch.float32): 1e-2}
-
-
-def asked(regime, dtype, backend, coarse):
-    """Options of a construction: eps is ``coarse`` where the paper's regime needs many tokens."""
-    eps = EPS.get((regime, dtype), coarse)
-    return {"eps": eps, "regime": regime, "dtype": dtype, "backend": backend}
+from tests.conformance import assert_within
+from tests.paper.suite import OfLosses, draw
 
 
-def draw(emulator, batch, kind="residual"):
-    n, d, dtype = emulator.domain.samples, emulator.domain.dim, emulator.dtype
-    x, w = uniform(*batch, n, d, dtype=dtype), uniform(*batch, d, dtype=dtype)
-    y = uniform(*batch, n, dtype=dtype)
-    if kind == "margin":
-        y = torch.where(y > 0, 1.0, -1.0).to(dtype)
-    if kind == "glm":
-        y = (y > 0).to(dtype)
-    return x, y, w
-
-
-class TestResidualMap(Conformance):
+class TestResidualMap(OfLosses):
     samples, dim = 4, 3
     permutes_output = True
-
-    def build(self, regime, dtype, backend):
-        return ice.paper.ResidualMap(
-            torch.tanh,
-            dim=3,
-            samples=4,
-            **asked(regime, dtype, backend, 0.5),
-        )
-
-    def draw(self, emulator, batch):
-        return draw(emulator, batch)
+    make = partial(ice.paper.ResidualMap, torch.tanh, dim=3, samples=4)
 
     def test_save_and_load(self, emulator, tmp_path):
         inputs = self.draw(emulator, (2,))
@@ -55,37 +28,20 @@ class TestResidualMap(Conformance):
         assert torch.equal(told.reference(*inputs), emulator.reference(*inputs))
 
 
-class _Losses(Conformance):
+class TestHuberGradients(OfLosses):
     captured = False
     samples, dim = 4, 2
     permutes_output = True
-    loss = ""
-
-    def build(self, regime, dtype, backend):
-        return ice.paper.SampleGradients(
-            self.loss,
-            dim=2,
-            samples=4,
-            **asked(regime, dtype, backend, 0.9),
-        )
-
-    def draw(self, emulator, batch):
-        return draw(emulator, batch, emulator.loss.kind)
-
-    def corners(self, inputs):
-        return None if self.loss in ("logistic", "poisson") else super().corners(inputs)
+    eps = (1e-6, 1e-2, 0.9)
+    make = partial(ice.paper.SampleGradients, "huber", dim=2, samples=4)
 
 
-class TestHuberGradients(_Losses):
-    loss = "huber"
+class TestLogisticGradients(TestHuberGradients):
+    make = partial(ice.paper.SampleGradients, "logistic", dim=2, samples=4)
 
 
-class TestLogisticGradients(_Losses):
-    loss = "logistic"
-
-
-class TestSquaredHingeGradients(_Losses):
-    loss = "squared_hinge"
+class TestSquaredHingeGradients(TestHuberGradients):
+    make = partial(ice.paper.SampleGradients, "squared_hinge", dim=2, samples=4)
 
 
 @pytest.mark.sampled(12)

@@ -1,32 +1,21 @@
 """LinearLayer and AttentionHead: weights in the prompt."""
 
+from functools import partial
 from itertools import pairwise
 
 import pytest
 import torch
 
 import iceform as ice
-from tests.conformance import Conformance, assert_within, uniform
+from tests.conformance import assert_within, uniform
+from tests.paper.suite import OfSamples
 from tests.properties.adversary import hardest_inputs
 
 ENCODINGS = ("rows", "embedding")
 
 
-class _Rows(Conformance):
+class _Rows(OfSamples):
     samples, dim = 5, 3
-    permutes_output = True
-    encoding = "rows"
-    rows: tuple[int, ...] = (2,)
-
-    def draw(self, emulator, batch):
-        x = uniform(*batch, self.samples, self.dim, dtype=emulator.dtype)
-        return x, *(uniform(*batch, r, self.dim, dtype=emulator.dtype) for r in self.rows)
-
-    def test_permutation_of_samples(self, emulator):
-        x, *weights = self.draw(emulator, (2,))
-        order = torch.randperm(self.samples)
-        got, want = emulator(x[:, order], *weights), emulator(x, *weights)[:, order]
-        assert_within(got, want, self.rounding(emulator), "permuted tokens")
 
     def rounding(self, emulator):
         """Rounding of the whole output: what is certified beyond the look-ups' interpolation."""
@@ -36,33 +25,22 @@ class _Rows(Conformance):
 
 
 class TestLinearLayer(_Rows):
-    def build(self, regime, dtype, backend):
-        eps = {("spectral", torch.float64): 1e-8, ("spectral", torch.float32): 1e-3}
-        return ice.paper.LinearLayer(
-            3, 2, samples=5, eps=eps.get((regime, dtype), 0.3), encoding=self.encoding,
-            regime=regime, dtype=dtype, backend=backend,
-        )  # fmt: skip
+    eps = (1e-8, 1e-3, 0.3)
+    make = partial(ice.paper.LinearLayer, 3, 2, samples=5)
 
 
 class TestLinearLayerEmbedding(TestLinearLayer):
-    encoding = "embedding"
+    make = partial(TestLinearLayer.make, encoding="embedding")
 
 
 class TestAttentionHead(_Rows):
-    rows = (2, 2, 4)
-
-    def build(self, regime, dtype, backend):
-        eps = {("spectral", torch.float64): 1e-8, ("spectral", torch.float32): 1e-1}
-        hard = {"grid_tokens": 33} if regime == "hard" else {}
-        return ice.paper.AttentionHead(
-            3, 2, 4, 5, eps=eps.get((regime, dtype)), encoding=self.encoding, regime=regime,
-            dtype=dtype, backend=backend, **hard,
-        )  # fmt: skip
+    eps, hard = (1e-8, 1e-1, None), {"grid_tokens": 33}
+    make = partial(ice.paper.AttentionHead, 3, 2, 4, 5)
 
 
 class TestAttentionHeadEmbedding(TestAttentionHead):
     captured = False
-    encoding = "embedding"
+    make = partial(TestAttentionHead.make, encoding="embedding")
 
 
 class TestManyTokens(TestAttentionHead):
@@ -70,32 +48,20 @@ class TestManyTokens(TestAttentionHead):
 
     captured = False
     samples = 40
-
-    def build(self, regime, dtype, backend):
-        hard = {"grid_tokens": 17} if regime == "hard" else {}
-        return ice.paper.AttentionHead(
-            3, 2, 4, 40, eps=None, encoding="rows", regime=regime, dtype=dtype, backend=backend,
-            **hard,
-        )  # fmt: skip
+    eps, hard = (None, None, None), {"grid_tokens": 17}
+    make = partial(ice.paper.AttentionHead, 3, 2, 4, 40)
 
 
 class TestManyTokensEmbedding(TestManyTokens):
-    def build(self, regime, dtype, backend):
-        hard = {"grid_tokens": 17} if regime == "hard" else {}
-        return ice.paper.AttentionHead(
-            3, 2, 4, 40, eps=None, encoding="embedding", regime=regime, dtype=dtype,
-            backend=backend, **hard,
-        )  # fmt: skip
+    make = partial(TestManyTokens.make, encoding="embedding")
 
 
 class TestSplitAttentionHead(_Rows):
     """The theorem's own shape."""
 
-    rows = (2, 2, 4)
     regimes, smooth = ("hard",), ()  # a staircase: finite differences see a step or a plateau
-
-    def build(self, regime, dtype, backend):
-        return ice.paper.SplitAttentionHead(3, 2, 4, 5, split=3, dtype=dtype, backend=backend)
+    eps = (None, None, None)
+    make = partial(ice.paper.SplitAttentionHead, 3, 2, 4, 5, split=3)
 
 
 def paper_setting():

@@ -54,3 +54,16 @@ def test_errors_of_early_steps_reach_the_last():
     off = float((em(x, y, w) - em.reference(x, y, w)).abs().max())
     one = em.step.certificate.error
     assert 2 * one < off <= em.certificate.error, (one, off, em.certificate.error)
+
+
+def test_far_points_of_a_split_line_round_by_more_than_half_a_cell():
+    """In float32 logits of tokens that are far from their middle are off by whole units."""
+    em = ice.paper.TruncatedLinear(
+        -50.0, 50.0, 1, dim=1, samples=512, bound=60.0, weight_bound=1.0, tokens=3000,
+        sharpness=30.0, dtype=torch.float32, backend="literal",
+    )  # fmt: skip
+    cells = torch.arange(20, 2932, 5.6875)[:512] + torch.linspace(0.35, 0.65, 512)
+    x = (-50.0 + em.split.spacing * cells.double()).float()[:, None]
+    one, none = torch.ones(1), torch.zeros(())
+    off = float((em(x, one, none).double() - em.reference(x, one, none)).abs().max())
+    needed(off, em.certificate, "rounding")

@@ -22,8 +22,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import iceform as ice
-from iceform import targets, zoo
+from iceform import targets
 from iceform.computer.library import EXAMPLES
+from tests.specimens import SPECIMENS
 
 FUNCTIONS = {
     "identity": lambda z: z,
@@ -82,11 +83,11 @@ def tables() -> Iterator[tuple[str, Pinned]]:
 
 def constructions() -> Iterator[tuple[str, Pinned]]:
     """Weights, certificates and answers of the constructions of the theorems."""
-    for name in zoo.list():
-        specimen = zoo.load(name)
-        yield f"{name}: weights", Pinned("digest", specimen.module.network.digest)
-        yield f"{name}: certificate", Pinned("bound", specimen.module.certificate.error)
-        yield f"{name}: answer", answer_of(specimen.module(*specimen.inputs(0)))
+    for name, specimen in SPECIMENS.items():
+        module = specimen.make()
+        yield f"{name}: weights", Pinned("digest", module.network.digest)
+        yield f"{name}: certificate", Pinned("bound", module.certificate.error)
+        yield f"{name}: answer", answer_of(module(*specimen.inputs(0)))
 
 
 def programs() -> Iterator[tuple[str, Pinned]]:

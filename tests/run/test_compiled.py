@@ -3,6 +3,7 @@
 import concurrent.futures
 import math
 import os
+from functools import cache
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 def window_of(it, dtype):
     window = windowed.window_of(it, dtype)
     assert window is not None
-    assert windowed._library.get() is not None
+    assert windowed._library() is not None
     return window, window.operands(dtype, torch.device("cpu"))
 
 
@@ -67,7 +68,7 @@ def test_the_exponential_is_within_an_ulp(dtype):
     numbers = torch.tensor([0.0, 1.0, 0.5, 1.0, 1.0, 0.0, 0.0], dtype=dtype)
     values = torch.tensor([0.0, 0.0, 1.0, 0.0], dtype=dtype)
     operands = (numbers, torch.ones(1, dtype=dtype), values)
-    assert windowed._library.get() is not None
+    assert windowed._library() is not None
     found = windowed.looped("look_up", t / 2 - 0.5, (1, False, True), operands)
     u = (t / 2 - 0.5).double() + 0.5
     weight = torch.exp(2 * u - 1)
@@ -151,7 +152,7 @@ def test_neither_threads_nor_callers_change_a_bit():
 
 
 def test_without_a_compiler_it_says_so_once_and_goes_on(monkeypatch):
-    monkeypatch.setattr(windowed, "_library", windowed._Library())
+    monkeypatch.setattr(windowed, "_library", cache(windowed._library.__wrapped__))
     monkeypatch.setattr(windowed, "_compiler", lambda: None)
     it = table("fitted")
     z = points(it, torch.float64, 5000)
@@ -167,16 +168,16 @@ def test_a_compiler_that_fails_is_named(monkeypatch, tmp_path):
     broken = tmp_path / "cc"
     broken.write_text("#!/bin/sh\necho not today >&2\nexit 1\n")
     broken.chmod(0o755)
-    monkeypatch.setattr(windowed, "_library", windowed._Library())
+    monkeypatch.setattr(windowed, "_library", cache(windowed._library.__wrapped__))
     monkeypatch.setenv("CC", str(broken))
     monkeypatch.setenv("ICEFORM_CACHE", str(tmp_path))
     with pytest.warns(RuntimeWarning, match="not today"):
-        assert windowed._library.get() is None
+        assert windowed._library() is None
     assert not list(tmp_path.glob("*.so"))
 
 
 def test_asked_to_do_without_it_is_quiet(monkeypatch):
-    monkeypatch.setattr(windowed, "_library", windowed._Library())
+    monkeypatch.setattr(windowed, "_library", cache(windowed._library.__wrapped__))
     monkeypatch.setenv("ICEFORM_COMPILE", "off")
     assert not windowed.ready(torch.zeros(10, dtype=torch.float64))
 

@@ -1,22 +1,16 @@
 """Random data against every target, run where iceform is not importable.
 
-python -m tests.targets.attack [names] --first 0 --sets 1000 --large 20
-python -m tests.targets.attack [names] --device cuda --workers 3 --keep answers
-python -m tests.targets.attack --judge answers
+python -m tests.targets.attack [names] --first 0 --sets 1000 --large 20 --device cuda
 
 Every target is written once. Prompts of random data (n <= 32, then n = 512)
 are saved; a process that knows transformers alone runs them all on that folder, every other one
 by eager attention; answers are held to the certificates here. Of programs, whose runs are proven
 one by one, the bound is the one that is asked of them. One line of JSON a target; the exit status
 says whether anything was violated. ``--first`` splits: data are drawn from seeds that start there.
-
-Balls need python-flint. Where it is missing, ``--keep`` writes the answers, holds them to what is
-asked by the reference in float64, and ``--judge`` proves them elsewhere.
 """
 
 import argparse
 import json
-import multiprocessing
 import shutil
 import sys
 import tempfile
@@ -27,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import iceform as ice
@@ -36,6 +29,7 @@ from iceform.computer.library import ALGORITHMS
 from iceform.computer.library.examples import EXAMPLES
 
 from .alone import alone
+from .stock import data
 
 RUN = """
     from pathlib import Path
@@ -49,7 +43,7 @@ RUN = """
     torch.set_grad_enabled(False)
     for attention in ("eager", "sdpa"):
         given, out = {}, {}
-        for path in Path(prompts).glob(f"{attention}.*.prompts"):
+        for path in Path(prompts).glob(f"{attention}.prompts"):
             given |= load_file(path)
         network = transformers.AutoModel.from_pretrained(folder, attn_implementation=attention)
         network.to(device)
@@ -95,8 +89,8 @@ class Attacked:
         """Samples, labels and what else the prompt holds."""
         given = self.settings[i % len(self.settings)]
         if self.compiled is None:
-            return *data(self.spec.dim, n, seed), given
-        return *data(2, n, seed), {**given, "program": self.compiled}
+            return *data(n, seed, self.spec.dim), given
+        return *data(n, seed), {**given, "program": self.compiled}
 
 
 class Library(Attacked):
@@ -188,14 +182,6 @@ TARGETS = {
 }  # fmt: skip
 
 
-def data(dim, n, seed):
-    """Samples in a box, labels of a line with noise."""
-    draw = torch.Generator().manual_seed(seed)
-    x = 2 * torch.rand(n, dim, dtype=torch.float64, generator=draw) - 1
-    w, noise = (torch.randn(k, dtype=torch.float64, generator=draw) for k in (dim, n))
-    return x, (x @ w / dim + 0.2 * noise).clamp(-1, 1)
-
-
 @dataclass(frozen=True)
 class Campaign:
     """Some data sets for one target."""
@@ -225,11 +211,7 @@ class Campaign:
     def value(self, i, hidden):
         """The answer in a stream, as one vector."""
         *_, given = self.problem(i)
-        spec = self.case.spec
-        if "program" not in given:
-            return spec.read(hidden)
-        parts = spec.answers_in(spec.features(hidden), given["program"])
-        return torch.cat([part.flatten() for part in parts.values()])
+        return self.case.spec.flat(hidden, **given)
 
     def judged(self, i, value):
         """(number of samples, certified, measured)."""
@@ -238,28 +220,19 @@ class Campaign:
         certified = self.case.bound if "program" in given else certificate.error
         return self.sizes[i][0], certified, measured
 
-    def distance(self, i, value):
-        """From the exact algorithm in plain float64: nothing is proven, and no ball is needed."""
-        x, y, given = self.problem(i)
-        if "program" not in given:
-            return self.case.spec.distance(value, x, y, **given)
-        dtype, settings = self.case.spec.torch_dtype, dict(given)
-        program = settings.pop("program")
-        exact = program.reference(x.to(dtype).double(), y.to(dtype).double(), **settings)
-        parts = exact.values() if isinstance(exact, dict) else [exact]
-        flat = torch.cat([torch.as_tensor(part).double().flatten() for part in parts])
-        return float((value - flat).abs().max())
 
-
-def answers(campaign, folder, device="cpu", workers=1, chunk=CHUNK):
+def answers(campaign, folder, device="cpu"):
     """What a process without iceform makes of every prompt."""
     model = targets.write(campaign.case.architecture, campaign.case.spec, folder / "model")
     found = {}
-    for start in range(0, len(campaign.sizes), chunk):
+    for start in range(0, len(campaign.sizes), CHUNK):
         place = folder / f"{start}"
         place.mkdir()
-        these = range(start, min(start + chunk, len(campaign.sizes)))
-        _write(campaign, place, these, workers)
+        these = range(start, min(start + CHUNK, len(campaign.sizes)))
+        for attention in ATTENTION:
+            some = {str(i): campaign.prompt(i) for i in these if _attention(i) == attention}
+            if some:
+                save_file(some, place / f"{attention}.prompts")
         alone(RUN, str(model.path), str(place), device)
         for path in place.glob("*.hidden"):
             made = load_file(path)
@@ -275,9 +248,7 @@ def verdict(campaign, found):
     for i in range(len(campaign.sizes)):
         try:
             n, certified, measured = campaign.judged(i, found[i])
-        except (
-            ice.errors.BoundError
-        ):  # data beyond a bound that the program states, as check would say
+        except ice.errors.BoundError:  # data beyond what the program states, as check would say
             out["refused"] = out.get("refused", 0) + 1
             continue
         out["violations"] += not measured <= certified
@@ -288,72 +259,15 @@ def verdict(campaign, found):
     return out
 
 
-def attack(name, sets, large, folder):
-    """Answers and verdict, on the CPU."""
-    campaign = Campaign(name, sets, large)
-    return verdict(campaign, answers(campaign, folder))
-
-
-def _write(campaign, place, these, workers):
-    """Prompts into files, one a process and attention; processes are forked, and send nothing."""
-    campaign.prompt(these[0])  # fits tables once, for all
-    parts = [(campaign, place, these[k::workers], k) for k in range(workers)]
-    others = [multiprocessing.get_context("fork").Process(target=_save, args=p) for p in parts[1:]]
-    for other in others:
-        other.start()
-    _save(*parts[0])
-    for other in others:
-        other.join()
-        assert other.exitcode == 0
-
-
-def _save(campaign, place, these, number):
-    for attention in ATTENTION:
-        some = {str(i): campaign.prompt(i) for i in these if _attention(i) == attention}
-        if some:
-            save_file(some, place / f"{attention}.{number}.prompts")
+def attack(name, sets, large, folder, first=0, device="cpu"):
+    """Answers and verdict."""
+    campaign = Campaign(name, sets, large, first)
+    return verdict(campaign, answers(campaign, folder, device))
 
 
 def _attention(i):
     """Every other one; settings are taken in turn too, so not the same ones."""
     return ATTENTION[i // 6 % 2]
-
-
-def _keep(campaign, found, folder):
-    """Answers in a file; the largest distance from the reference in float64."""
-    off = max(campaign.distance(i, value) for i, value in found.items())
-    record = {
-        k: str(v) for k, v in vars(campaign).items() if k in ("name", "sets", "large", "first")
-    }
-    path = folder / f"{campaign.name.replace(' ', '_').replace(',', '')}.answers"
-    save_file({str(i): value.contiguous() for i, value in found.items()}, path, record)
-    return {"sets": campaign.sets, "large": campaign.large, "off": off,
-            "violations": int(not off <= campaign.case.bound)}  # fmt: skip
-
-
-def _kept(path):
-    with safe_open(path, "pt") as file:
-        record = file.metadata()
-        found = {int(i): file.get_tensor(i) for i in file.keys()}  # noqa: SIM118
-    name = record.pop("name")
-    return Campaign(name, **{k: int(v) for k, v in record.items()}), found
-
-
-def _results(asked):
-    """Campaigns and what was found, one by one."""
-    if asked.judge:
-        for path in sorted(asked.judge.glob("*.answers")):
-            campaign, found = _kept(path)
-            yield campaign, verdict(campaign, found)
-        return
-    for name in asked.names or TARGETS:
-        campaign = Campaign(name, asked.sets, asked.large, asked.first)
-        with tempfile.TemporaryDirectory() as folder:
-            found = answers(campaign, Path(folder), asked.device, asked.workers, asked.chunk)
-        yield (
-            campaign,
-            (_keep(campaign, found, asked.keep) if asked.keep else verdict(campaign, found)),
-        )
 
 
 def main():
@@ -363,16 +277,14 @@ def main():
     parser.add_argument("--sets", type=int, default=1000, help="data sets of n <= 32")
     parser.add_argument("--large", type=int, default=20, help="data sets of n = 512")
     parser.add_argument("--device", default="cpu", help="where the network runs")
-    parser.add_argument("--workers", type=int, default=1, help="processes that write prompts")
-    parser.add_argument("--chunk", type=int, default=CHUNK, help="data sets a process runs")
-    parser.add_argument("--keep", type=Path, help="a folder for answers, to be judged elsewhere")
-    parser.add_argument("--judge", type=Path, help="a folder of answers")
-    wrong, begun = 0, time.monotonic()
-    for campaign, found in _results(parser.parse_args()):
-        line = {"target": campaign.name, "first": campaign.first, **found}
+    asked, wrong = parser.parse_args(), 0
+    for name in asked.names or TARGETS:
+        begun = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            found = attack(name, asked.sets, asked.large, Path(folder), asked.first, asked.device)
+        line = {"target": name, "first": asked.first, **found}
         print(json.dumps({**line, "seconds": round(time.monotonic() - begun, 1)}), flush=True)
         wrong += found["violations"]
-        begun = time.monotonic()
     return 1 if wrong else 0
 
 

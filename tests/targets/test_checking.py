@@ -15,21 +15,7 @@ from iceform.errors import IntegrityError, PrecisionError, ProgramError
 from iceform.targets.checking import Checked, check
 from iceform.targets.program_target import ProgramTarget
 
-transformers = pytest.importorskip("transformers", reason="folders are loaded by transformers")
-
-
-@ice.algorithm
-def descent(x, y, *, lr=0.5, steps=2):
-    w = ice.zeros_like(x)
-    for _ in ice.repeat(steps):
-        w = w - lr * ice.mean(x * ((x * w).sum() - y))
-    return w
-
-
-def data(n=3, d=2):
-    g = torch.Generator().manual_seed(0)
-    x = 2 * torch.rand(n, d, generator=g, dtype=torch.float64) - 1
-    return x, torch.rand(n, generator=g, dtype=torch.float64)
+from .stock import data, descent, transformers
 
 
 @pytest.fixture(scope="module")
@@ -94,25 +80,6 @@ def test_a_rounded_step_is_held_to_a_certificate_too(program, tmp_path, monkeypa
     assert not model.check(*data(), lr=0.3).ok
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("scale_attn_by_inverse_layer_idx", True),
-        ("reorder_and_upcast_attn", True),
-        ("is_decoder", True),
-        ("nobody_knows", 3),
-    ],
-)
-def test_a_setting_of_transformers_own_is_compared_too(name, value, tmp_path):
-    model = targets.write("gpt2", targets.LinearDescent(2, 2), tmp_path)
-    path = tmp_path / "config.json"
-    config = json.loads(path.read_text())
-    path.write_text(json.dumps({**config, name: value}))
-    network = transformers.AutoModel.from_pretrained(tmp_path)
-    with pytest.raises(IntegrityError, match=f"{name} = {value!r}, the sizes imply"):
-        targets.checking.attest(model, network)
-
-
 def test_a_setting_of_decoding_is_compared_too(tmp_path):
     spec = targets.AnsweringDescent(dim=2, steps=1)
     model = targets.write("gpt2", spec, tmp_path)
@@ -146,7 +113,6 @@ FOLDERS = {
     "weights": lambda p, path: p.to("bert", path, mode="weights"),
     "gpt2": lambda p, path: p.to("gpt2", path),
     "ids": lambda p, path: targets.write("gpt2", targets.AnsweringDescent(dim=2, steps=1), path),
-    "written": lambda p, path: targets.write("gpt2", targets.WrittenDescent(dim=2), path),
     "general": lambda p, path: targets.write("bert", targets.GeneralDescent(2, 1), path),
 }
 

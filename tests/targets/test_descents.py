@@ -11,7 +11,7 @@ from iceform import targets
 from iceform.heads import Move
 from iceform.targets.rounding import KernelRounding
 
-from .stock import assert_within, exact, off, written
+from .stock import assert_within, data, exact, off, written
 
 RIDGE = (
     {},
@@ -50,6 +50,11 @@ CASES = {
         "llama", targets.LinearDescent(2, 6, reach=1.5, lr=0.25, dtype="float32"), RIDGE,
         float("inf"),
     ),
+    "rotated": Case("gpt2", targets.LinearDescent(2, 4, positions=64, basis=7), RIDGE, 1e-10, 60),
+    "rotated, llama": Case(
+        "llama", targets.LinearDescent(2, 4, positions=64, basis=7, dtype="float32"), RIDGE,
+        float("inf"), 60,
+    ),
     "any f": Case("bert", targets.GeneralDescent(3, 4, positions=256), LOSSES, 1e-10, 90),
     "stochastic": Case("gpt2", targets.StochasticDescent(3, 6), BENT, 1e-10, 400),
     "stochastic, llama": Case(
@@ -71,17 +76,10 @@ def stock(case, tmp_path_factory):
     return written(case.name, case.spec, tmp_path_factory.mktemp("descent"))
 
 
-def data(dim, n, seed):
-    torch.manual_seed(seed)
-    x = 2 * torch.rand(n, dim, dtype=torch.float64) - 1
-    w, noise = torch.randn(dim, dtype=torch.float64), torch.randn(n, dtype=torch.float64)
-    return x, (x @ w / dim + 0.2 * noise).clamp(-1, 1)
-
-
 def problem(case, seed, most=32):
     """Data of many sizes, every third in corners, and settings in turn; steps in any order."""
     n = 1 + seed * 7 % min(most, case.most)
-    x, y = data(case.spec.dim, n, seed)
+    x, y = data(n, seed, case.spec.dim)
     if seed % 3 == 0:
         x = torch.where(x >= 0, 1.0, -1.0).double() / (1 if case.settings != RIDGE else 2)
     given = dict(case.settings[seed % len(case.settings)])
@@ -102,7 +100,7 @@ def test_any_number_of_samples_with_the_same_weights(case, stock):
     model, networks = stock
     digest = targets.attest(model, networks["eager"]).weights
     for n in sorted({1, 2, case.most}):
-        assert_within(model, networks, *data(case.spec.dim, n, n), **case.settings[0])
+        assert_within(model, networks, *data(n, n, case.spec.dim), **case.settings[0])
     assert targets.attest(model, networks["eager"]).weights == digest
 
 
@@ -142,7 +140,7 @@ def test_the_certificate_has_teeth(case, tmp_path):
     layer = len(case.spec.design.layers) // 2
     names = model.architecture.names
     wanted = f"{names.layer.format(layer)}{names.back}.weight"
-    x, y = data(case.spec.dim, min(8, case.most), 4)
+    x, y = data(min(8, case.most), 4, case.spec.dim)
     with torch.no_grad():
         dict(network.named_parameters())[wanted].mul_(
             1 + (1e-7 if case.spec.dtype == "float64" else 1e-2)
@@ -165,16 +163,16 @@ def test_what_is_certified_in_float32(tmp_path):
     model, networks = written(case.name, case.spec, tmp_path)
     bent = CASES["stochastic, llama"].spec
     for n in (8, 32):
-        certified, measured = assert_within(model, networks, *data(2, n, n))
+        certified, measured = assert_within(model, networks, *data(n, n))
         assert certified <= 5e-5
         assert measured <= 2e-6
-        assert bent.certificate(bent.domain(*data(2, n, n))).error <= 1e-4
+        assert bent.certificate(bent.domain(*data(n, n))).error <= 1e-4
 
 
 def test_five_hundred_samples_are_measured_to_the_last_digits(tmp_path_factory):
     case = CASES["least squares"]
     model, networks = written(case.name, case.spec, tmp_path_factory.mktemp("many"))
-    certified, measured = assert_within(model, networks, *data(3, 512, 1), lr=0.5)
+    certified, measured = assert_within(model, networks, *data(512, 1, 3), lr=0.5)
     assert certified <= 1e-10
     assert measured <= 1e-13
 
@@ -191,16 +189,16 @@ GROUPED = {
 def test_groups_certify_hundreds_of_samples_in_float32(name, tmp_path_factory):
     model, networks = written(name, GROUPED[name], tmp_path_factory.mktemp(name))
     for n in (1, 3, 30, 512):  # fewer than groups, not the same in all, many
-        certified, _ = assert_within(model, networks, *data(2, n, n))
+        certified, _ = assert_within(model, networks, *data(n, n))
         assert certified <= 1e-4
     alone = replace(model.spec, groups=1)
-    assert alone.certificate(alone.domain(*data(2, 512, 512))).error > 1e-4
+    assert alone.certificate(alone.domain(*data(512, 512))).error > 1e-4
 
 
 def test_a_step_that_is_too_long_is_certified_as_it_is(tmp_path):
     case = CASES["least squares"]
     model, networks = written(case.name, case.spec, tmp_path)
-    x, y = data(model.spec.dim, 20, 1)
+    x, y = data(20, 1, model.spec.dim)
     top = model.spec.domain(x, y).top
     assert_within(model, networks, x, y, lr=2.2 / top / max(model.spec.schedule))
 
@@ -208,7 +206,7 @@ def test_a_step_that_is_too_long_is_certified_as_it_is(tmp_path):
 @pytest.mark.parametrize("name", BOUNDED)
 def test_residuals_beyond_the_tables_are_not_certified(name):
     spec = CASES[name].spec
-    x, y = data(spec.dim, min(10, CASES[name].most), 5)
+    x, y = data(min(10, CASES[name].most), 5, spec.dim)
     far = 3.5 * torch.where(y >= 0, 1.0, -1.0).double()
     assert spec.certificate(spec.domain(x, far)).error == float("inf")
 
@@ -219,7 +217,7 @@ def test_residuals_beyond_the_tables_are_not_certified(name):
 def test_the_reference_is_the_algorithm_it_says():
     """Of least squares, against plain float64 descent, written again."""
     spec = targets.LinearDescent(3, 6, factors=(1.0, 0.5, 2.0, 1.0, 0.25, 1.0))
-    x, y = data(3, 15, 2)
+    x, y = data(15, 2, 3)
     w = v = torch.zeros(3, dtype=torch.float64)
     for rho in spec.schedule:
         gradient = x.T @ (x @ w - y) / 15 + 0.4 * w
@@ -232,7 +230,7 @@ def test_the_reference_is_the_algorithm_it_says():
 @pytest.mark.parametrize("name", ["any f", "causal", "stochastic"])
 def test_the_reference_of_any_f_is_the_algorithm_it_says(name):
     spec = CASES[name].spec
-    x, y = data(spec.dim, 3, 1)
+    x, y = data(3, 1, spec.dim)
     w = torch.zeros(spec.dim, dtype=torch.float64)
     for t in range(spec.steps):
         each = [t % 3] if name == "stochastic" else range(3)
@@ -243,7 +241,7 @@ def test_the_reference_of_any_f_is_the_algorithm_it_says(name):
 def test_samples_may_come_in_any_order(tmp_path):
     case = CASES["least squares"]
     model, networks = written(case.name, case.spec, tmp_path)
-    x, y = data(model.spec.dim, 20, 9)
+    x, y = data(20, 9, model.spec.dim)
     order = torch.randperm(20)
     certified = model.certificate(x, y).error
     assert float((exact(model, x, y) - exact(model, x[order], y[order])).abs().max()) < 1e-14
@@ -252,7 +250,7 @@ def test_samples_may_come_in_any_order(tmp_path):
 
 def test_the_order_of_single_samples_is_in_the_prompt():
     spec = CASES["stochastic"].spec
-    x, y = data(spec.dim, 5, 3)
+    x, y = data(5, 3, spec.dim)
     there = [i % 5 for i in range(spec.steps)]
     one, other = (spec.reference(x, y, order=order) for order in (there, there[::-1]))
     assert float((one - other).abs().max()) > 1e-3
@@ -262,7 +260,7 @@ def test_another_table_is_another_answer(tmp_path):
     """The network computes with the table in its prompt, not with what we say about it."""
     case = CASES["any f"]
     model, networks = written(case.name, case.spec, tmp_path)
-    x, y = data(3, 12, 3)
+    x, y = data(12, 3, 3)
     given = {"lr": 0.5, "reach": 3.0}
     right = exact(model, x, y, f="tanh(z)", **given)
     with torch.no_grad():
@@ -284,7 +282,7 @@ def test_a_program_is_written_and_checked(tmp_path):
     with pytest.raises(ice.errors.TargetError, match="causal_descent"):
         program.to("bert", tmp_path / "no", mode="full_batch")
     written = program.to("gpt2", tmp_path / "bent", mode="full_batch")
-    x, y = data(2, 3, 4)
+    x, y = data(3, 4)
     for settings in ({}, {"lr": 0.25}):
         checked = written.check(x, y, **settings)
         assert checked.ok, checked
@@ -307,18 +305,18 @@ def test_a_program_is_written_and_checked(tmp_path):
 )
 def test_parameters_that_cannot_be_are_refused(given, error, words):
     with pytest.raises(error, match=words):
-        CASES["least squares"].spec.tokens(*data(3, 4, 0), **given)
+        CASES["least squares"].spec.tokens(*data(4, 0, 3), **given)
 
 
 @pytest.mark.parametrize("order", [[0, 1], [0, 1, 2, 3, 4, 9], [-1] * 6, 3, [0.5] * 6, "012340"])
 def test_an_order_that_is_none_is_refused(order):
     with pytest.raises(ice.errors.ShapeError, match="order must name 6 of the samples 0 to 4"):
-        CASES["stochastic"].spec.tokens(*data(3, 5, 0), order=order)
+        CASES["stochastic"].spec.tokens(*data(5, 0, 3), order=order)
 
 
 def test_data_that_do_not_fit_are_refused():
     spec = targets.LinearDescent(3, 2, positions=8)
-    x, y = data(3, 7, 0)
+    x, y = data(7, 0, 3)
     with pytest.raises(ice.errors.ShapeError, match="1 to 6 samples"):
         spec.tokens(x, y)
     with pytest.raises(ice.errors.ShapeError, match=r"X must be \(n, 3\)"):
@@ -330,7 +328,7 @@ def test_data_that_do_not_fit_are_refused():
     with pytest.raises(
         ice.errors.ShapeError, match=r"4 samples .* turns for 3; write .* samples=4"
     ):
-        CASES["causal"].spec.tokens(*data(2, 4, 0))
+        CASES["causal"].spec.tokens(*data(4, 0))
 
 
 @pytest.mark.parametrize("name", ["least squares", "any f", "stochastic", "causal", "decoder"])
@@ -350,7 +348,7 @@ def test_data_that_do_not_fit_are_refused():
 )
 def test_a_domain_is_refused_the_data_that_a_prompt_is(name, change, error, words):
     spec = targets.AnsweringDescent(2, 2) if name == "decoder" else CASES[name].spec
-    x, y = change(*data(spec.dim, 3, 0))
+    x, y = change(*data(3, 0, spec.dim))
     for asked in (spec.domain, spec.prompt):
         with pytest.raises(error, match=words):
             asked(x, y)
@@ -362,14 +360,14 @@ def test_data_whose_squares_are_beyond_float64_are_not_certified(name, size):
     spec = CASES[name].spec
     for d in {1, spec.dim}:
         spec = replace(spec, dim=d)
-        x, y = data(d, 3, 0)
+        x, y = data(3, 0, d)
         for known in (spec.domain(x * size, y), replace(spec.domain(x, y), rows=size)):
             assert spec.certificate(known).error == float("inf")
 
 
 def test_numbers_that_no_level_stands_for_are_refused():
     spec = targets.AnsweringDescent(2, 2, bound=2.0)
-    x, y = data(2, 3, 0)
+    x, y = data(3, 0)
     for given in ((1e300 * x, y), (x, y + 2.1)):
         with pytest.raises(ice.errors.BoundError, match="tokens stand for numbers up to 2"):
             spec.prompt(*given)
@@ -385,7 +383,7 @@ def test_padding_is_a_number_of_tokens(padding):
     spec = CASES["least squares"].spec
     for asked in (spec.domain, spec.prompt):
         with pytest.raises(ice.errors.ShapeError, match="padding is a whole number of tokens"):
-            asked(*data(3, 4, 0), padding=padding)
+            asked(*data(4, 0, 3), padding=padding)
 
 
 @pytest.mark.parametrize(
@@ -411,7 +409,7 @@ def test_a_dtype_that_is_none_is_refused():
 def test_coefficients_that_tokens_hold_too_differently_are_not_certified():
     """The bound of what that does to a look-up is none where logits may be off by one."""
     spec = targets.GeneralDescent(2, 400, dtype="float32", lr=1e-4)
-    account = spec.account(spec.domain(*data(2, 3, 0)), KernelRounding(torch.float32))
+    account = spec.account(spec.domain(*data(3, 0)), KernelRounding(torch.float32))
     assert account.parts()["look-ups"] == float("inf")
 
 
@@ -424,7 +422,7 @@ def test_architectures_and_functions_that_cannot_be_are_refused(tmp_path):
             targets.write(name, CASES[kind].spec, tmp_path / "no")
     assert not (tmp_path / "no").exists()
     with pytest.raises(ice.IceformError):
-        CASES["any f"].spec.tokens(*data(3, 4, 0), f="1/z")
+        CASES["any f"].spec.tokens(*data(4, 0, 3), f="1/z")
 
 
 # ------------------------------------------------------------------------------------- mutants
@@ -471,6 +469,6 @@ def test_mutants_leave_the_certificate(name, tmp_path):
     spec = CASES["causal"].spec
     assert len(spec.design.layers) == (3 * spec.samples + 1) * spec.steps
     model, networks = written("gpt2", Mutant(2, 2, samples=3), tmp_path)
-    x, y = data(2, 3, 2)
+    x, y = data(3, 2)
     certified = spec.certificate(spec.domain(x, y)).error
     assert off(model, networks["sdpa"], x, y) > 1e3 * certified

@@ -9,7 +9,7 @@ import torch
 import iceform as ice
 from iceform import export, targets
 
-from .stock import assert_within, written
+from .stock import assert_within, data, descent, written
 
 SPEC = targets.LinearDescent(2, 4, positions=64)
 GIVEN = {"lr": 0.4, "penalty": 0.3, "momentum": 0.5}
@@ -23,24 +23,12 @@ FEATURES = {
     "stochastic": ("gpt2", targets.StochasticDescent(2, 1, positions=128), {}),
     "bert": ("bert", targets.GeneralDescent(2, 2, positions=64), {}),
 }  # fmt: skip
-PARTS = [
-    key if key in ("gpt2", "bert") else pytest.param(key, marks=pytest.mark.slow)
-    for key in FEATURES
-]
 PROGRAMS = {"layered": ("bert", {"mode": "weights"}), "albert": ("albert", {})}
 
 
 @ice.algorithm
 def covariance(x, y, *, slope=0.5):
     return slope * ice.mean(x * y)
-
-
-@ice.algorithm
-def descent(x, y, *, lr=0.5, steps=3):
-    w = ice.zeros_like(x)
-    for _ in ice.repeat(steps):
-        w = w - lr * ice.mean(x * ((x * w).sum() - y))
-    return w
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +39,6 @@ def program():
 @pytest.fixture(scope="module")
 def stock(tmp_path_factory):
     return written("gpt2", SPEC, tmp_path_factory.mktemp("inspected"))
-
-
-def data(n=10, seed=0):
-    torch.manual_seed(seed)
-    x = 2 * torch.rand(n, 2, dtype=torch.float64) - 1
-    return x, (x @ torch.tensor([0.5, -0.7]).double() + 0.1 * torch.randn(n).double()).clamp(-1, 1)
 
 
 def output_map(network, layer, output="output"):
@@ -98,7 +80,7 @@ def chosen(spec):
     return list(found.values())
 
 
-def assert_predicted(spec, network, x, y, given, ways=(silenced,)):
+def assert_predicted(spec, network, x, y, given, way):
     """Without each kind of head the network answers what was predicted; how many matter."""
     repeat, given = given.get("repeat"), {k: v for k, v in given.items() if k != "repeat"}
     whole, mattered = spec.run(network, x, y, **given), 0
@@ -107,32 +89,115 @@ def assert_predicted(spec, network, x, y, given, ways=(silenced,)):
             found = targets.contribution(spec, x, y, head, layer=layer, repeat=repeat, **given)
         except ice.errors.ProgramError:
             continue  # without it the program does not come to its halt
-        for way in ways:
-            with way(spec, network, layer, head):
-                got = spec.run(network, x, y, **given)
-            off = float((got - found.answer).abs().max())
-            assert off <= found.error, f"layer {layer}, {found.role}: {off:.1e} > {found.error:.1e}"
-            assert float((whole - got - found.value).abs().max()) <= found.error
-            if found.role == "idle":
-                assert torch.equal(got, whole)
+        with way(spec, network, layer, head):
+            got = spec.run(network, x, y, **given)
+        off = float((got - found.answer).abs().max())
+        assert off <= found.error, f"layer {layer}, {found.role}: {off:.1e} > {found.error:.1e}"
+        assert float((whole - got - found.value).abs().max()) <= found.error
+        if found.role == "idle":
+            assert torch.equal(got, whole)
         mattered += float(found.value.abs().max()) > 100 * found.error
     return mattered
 
 
+@contextlib.contextmanager
+def lens(spec, bridge, layer, head):
+    """The same by TransformerLens."""
+
+    def silence(z, hook):
+        z = z.clone()
+        z.view(*z.shape[:2], spec.design.heads, -1)[:, :, head] = 0.0
+        return z
+
+    with bridge.hooks(fwd_hooks=[(f"blocks.{layer}.attn.hook_z", silence)]):
+        yield
+
+
+class Sighted:
+    """A network whose forward pass is a trace of nnsight, a head taken out on the way."""
+
+    def __init__(self, network):
+        import nnsight
+
+        self.network, self.device, self.gone = network, network.device, None
+        self.watched = nnsight.NNsight(network)
+
+    def __call__(self, inputs_embeds):
+        with self.watched.trace(inputs_embeds=inputs_embeds):
+            if self.gone is not None:
+                layer, at = self.gone
+                output_map(self.watched, layer, "E_output").input[..., at] = 0.0
+            out = self.watched.output.save()
+        return out
+
+    @property
+    def config(self):
+        return self.network.config
+
+
+@contextlib.contextmanager
+def sighted(spec, network, layer, head):
+    size = spec.design.head_size
+    network.gone = layer, slice(head * size, (head + 1) * size)
+    try:
+        yield
+    finally:
+        network.gone = None
+
+
+class Bridged:
+    """A folder as TransformerLens opens it; features go in where it would look words up."""
+
+    def __init__(self, model):
+        from transformer_lens.model_bridge import TransformerBridge
+
+        spec = model.spec
+        self.bridge = TransformerBridge.boot_transformers(str(model.path), dtype=spec.torch_dtype)
+        design, whole = spec.design, self.bridge.original_model
+        shape = (len(design.layers), design.heads, design.hidden, design.head_size)
+        assert tuple(self.bridge.W_Q.shape) == shape
+        assert (self.bridge.cfg.n_layers, self.bridge.cfg.n_heads) == shape[:2]
+        self.base = getattr(whole, whole.base_model_prefix)
+        self.device, self.hooks = torch.device("cpu"), self.bridge.hooks
+
+    def __call__(self, inputs_embeds):
+        return self.base(inputs_embeds=inputs_embeds)
+
+
+# How a folder is opened, and how a head is taken out; what each needs.
+TOOLS = {
+    "transformers": (lambda model: targets.network(model, "eager"), silenced, "transformers"),
+    "nnsight": (lambda model: Sighted(targets.network(model, "eager")), sighted, "nnsight"),
+    "lens": (Bridged, lens, "transformer_lens.model_bridge"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Module .* has a submodule named 'output'")
+@pytest.mark.sampled(10)
+@pytest.mark.parametrize("tool", TOOLS)
 @pytest.mark.parametrize("key", FEATURES)
-def test_taking_a_head_out_does_what_is_predicted(key, tmp_path):
+def test_taking_a_head_out_does_what_is_predicted(tool, key, tmp_path):
+    opened, way, needs = TOOLS[tool]
+    pytest.importorskip(needs, reason=f"needs {tool}")
     name, spec, given = FEATURES[key]
-    network = targets.network(targets.write(name, spec, tmp_path), "eager")
-    assert assert_predicted(spec, network, *data(), given) >= 2
+    network = opened(targets.write(name, spec, tmp_path))
+    assert assert_predicted(spec, network, *data(), given, way) >= 2
 
 
-@pytest.mark.parametrize("key", ["layered", pytest.param("albert", marks=pytest.mark.slow)])
-def test_taking_a_head_out_of_a_program_does_what_is_predicted(key, program, tmp_path):
+@pytest.mark.filterwarnings("ignore:Module .* has a submodule named 'output'")
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("tool", ["transformers", "nnsight"])
+@pytest.mark.parametrize("key", PROGRAMS)
+def test_taking_a_head_out_of_a_program_does_what_is_predicted(tool, key, program, tmp_path):
+    opened, way, needs = TOOLS[tool]
+    pytest.importorskip(needs, reason=f"needs {tool}")
     name, given = PROGRAMS[key]
     model = program.to(name, tmp_path, **given)
-    network = targets.network(model.model, "eager")
+    network = opened(model.model)
+    # nnsight reaches the first call of a module, and an ALBERT calls its layers again and again.
+    once = {"repeat": 0} if tool == "nnsight" else {}
     x, y = data(3)
-    assert assert_predicted(model.spec, network, x, y, {"program": program}) >= 1
+    assert assert_predicted(model.spec, network, x, y, {"program": program, **once}, way) >= 1
 
 
 def test_a_prediction_is_of_that_head_and_no_other(stock):
@@ -151,25 +216,17 @@ def test_a_head_that_is_not_there_is_refused(layer, head):
         targets.contribution(SPEC, *data(), head, layer=layer)
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        targets.WrittenDescent(2, lr=0.7, positions=64, step=2.0**-6),
-        targets.AnsweringDescent(2, 2, positions=64, step=2.0**-6),
-    ],
-    ids=["writes", "answers"],
-)
-def test_of_a_decoder_the_next_scores_are_predicted(spec, tmp_path):
+def test_of_a_decoder_the_next_scores_are_predicted(tmp_path):
+    spec = targets.AnsweringDescent(2, 2, positions=64, step=2.0**-6)
     model = targets.write("gpt2", spec, tmp_path)
     network = targets.network(model, "eager")
     x, y = data(4)
-    more = {} if isinstance(spec, targets.WrittenDescent) else {"query": x[0]}
-    ids = model.prompt(x, y, **more)
+    ids = model.prompt(x, y, query=x[0])
     with torch.no_grad():
         whole = network(ids).logits[0, -1]
     mattered = 0
     for layer, head in chosen(spec):
-        found = targets.contribution(spec, x, y, head, layer=layer, **more)
+        found = targets.contribution(spec, x, y, head, layer=layer, query=x[0])
         with silenced(spec, network.transformer, layer, head), torch.no_grad():
             got = network(ids).logits[0, -1]
         assert float((got - found.answer).abs().max()) <= found.error
@@ -245,101 +302,6 @@ def test_padding_changes_nothing_beyond_the_certificate(stock):
         assert certified <= 1e-10
 
 
-@contextlib.contextmanager
-def lens(spec, bridge, layer, head):
-    """The same by TransformerLens."""
-
-    def silence(z, hook):
-        z = z.clone()
-        z.view(*z.shape[:2], spec.design.heads, -1)[:, :, head] = 0.0
-        return z
-
-    with bridge.hooks(fwd_hooks=[(f"blocks.{layer}.attn.hook_z", silence)]):
-        yield
-
-
-class Sighted:
-    """A network whose forward pass is a trace of nnsight, a head taken out on the way."""
-
-    def __init__(self, network):
-        import nnsight
-
-        self.network, self.device, self.gone = network, network.device, None
-        self.watched = nnsight.NNsight(network)
-
-    def __call__(self, inputs_embeds):
-        with self.watched.trace(inputs_embeds=inputs_embeds):
-            if self.gone is not None:
-                layer, at = self.gone
-                output_map(self.watched, layer, "E_output").input[..., at] = 0.0
-            out = self.watched.output.save()
-        return out
-
-    @property
-    def config(self):
-        return self.network.config
-
-
-@contextlib.contextmanager
-def sighted(spec, network, layer, head):
-    size = spec.design.head_size
-    network.gone = layer, slice(head * size, (head + 1) * size)
-    try:
-        yield
-    finally:
-        network.gone = None
-
-
-@pytest.mark.filterwarnings("ignore:Module .* has a submodule named 'output'")
-@pytest.mark.parametrize("key", PARTS)
-def test_nnsight_opens_the_folder_and_takes_heads_out(key, tmp_path):
-    pytest.importorskip("nnsight", reason="needs nnsight")
-    name, spec, given = FEATURES[key]
-    network = Sighted(targets.network(targets.write(name, spec, tmp_path), "eager"))
-    assert assert_predicted(spec, network, *data(), given, [sighted]) >= 2
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Module .* has a submodule named 'output'")
-@pytest.mark.parametrize("key", PROGRAMS)
-def test_nnsight_opens_a_program(key, program, tmp_path):
-    pytest.importorskip("nnsight", reason="needs nnsight")
-    name, given = PROGRAMS[key]
-    model = program.to(name, tmp_path, **given)
-    network = Sighted(targets.network(model.model, "eager"))
-    x, y = data(3)
-    # nnsight reaches the first call of a module, and an ALBERT calls its layers again and again.
-    given = {"program": program, "repeat": 0}
-    assert assert_predicted(model.spec, network, x, y, given, [sighted]) >= 1
-
-
-class Bridged:
-    """A folder as TransformerLens opens it; features go in where it would look words up."""
-
-    def __init__(self, path, dtype):
-        from transformer_lens.model_bridge import TransformerBridge
-
-        self.bridge = TransformerBridge.boot_transformers(str(path), dtype=dtype)
-        whole = self.bridge.original_model
-        self.base = getattr(whole, whole.base_model_prefix)
-        self.device, self.hooks = torch.device("cpu"), self.bridge.hooks
-
-    def __call__(self, inputs_embeds):
-        return self.base(inputs_embeds=inputs_embeds)
-
-
-@pytest.mark.parametrize("key", PARTS)
-def test_transformer_lens_opens_the_folder_and_takes_heads_out(key, tmp_path):
-    pytest.importorskip("transformer_lens.model_bridge", reason="needs transformer-lens")
-    name, spec, given = FEATURES[key]
-    targets.write(name, spec, tmp_path)
-    network, design = Bridged(tmp_path, spec.torch_dtype), spec.design
-    shape = (len(design.layers), design.heads, design.hidden, design.head_size)
-    assert tuple(network.bridge.W_Q.shape) == shape
-    assert (network.bridge.cfg.n_layers, network.bridge.cfg.n_heads) == shape[:2]
-    assert assert_predicted(spec, network, *data(), given, [lens]) >= 2
-
-
 def test_a_head_is_found_by_its_role_and_switched_off_in_transformer_lens(tmp_path):
     """As README and the page on inspection say: the folder, its roles and the bridge alone."""
     pytest.importorskip("transformer_lens.model_bridge", reason="needs transformer-lens")
@@ -393,7 +355,7 @@ def test_nnsight_takes_a_folder(tmp_path):
 
 def test_transformer_lens_opens_a_decoder(tmp_path):
     bridge = pytest.importorskip("transformer_lens.model_bridge", reason="needs transformer-lens")
-    spec = targets.WrittenDescent(2, lr=0.7, positions=64, step=2.0**-6)
+    spec = targets.AnsweringDescent(2, 1, positions=64, step=2.0**-6)
     model = targets.write("gpt2", spec, tmp_path)
     opened = bridge.TransformerBridge.boot_transformers(str(tmp_path), dtype=torch.float64)
     design = spec.design

@@ -49,7 +49,7 @@ def test_even_weights_are_as_far_off_as_is_proven(count):
 def test_even_weights_amplify_less():
     """What float32 rounds is multiplied by half of what central differences make of it."""
     for reach in (1.5, 4.0):
-        found = LinearHeadPairs.for_reach(reach, 8, torch.float32, 1e-5)
+        found = LinearHeadPairs.tuned(reach, 8, torch.float32)
         assert found.even
         plain = min(
             (
@@ -84,7 +84,7 @@ def test_the_mean_amplitude_bounds_means():
 
 
 def test_a_reach_gets_the_best_spacing():
-    found = LinearHeadPairs.for_reach(4.0, 8, torch.float64, 1e-14)
+    found = LinearHeadPairs.tuned(4.0, 8, torch.float64)
     cost = found.remainder(4.0) + 1e-14 * found.amplitude(2.0)
     for factor in (0.5, 2.0):
         other = LinearHeadPairs(found.count, found.delta * factor, torch.float64)

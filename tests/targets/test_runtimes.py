@@ -9,18 +9,12 @@ from torch import nn
 
 from iceform import targets
 
-from .stock import exact, off, written
+from .stock import data, exact, off, written
 
 SPEC = targets.LinearDescent(2, 2, positions=40, pairs=4)
 SINGLE = targets.LinearDescent(2, 2, positions=40, dtype="float32")
 BOTH = (SPEC, pytest.param(SINGLE, marks=pytest.mark.slow))
 GIVEN = {"lr": 0.7, "penalty": 0.2, "momentum": 0.4}
-
-
-def data(n, seed=0):
-    torch.manual_seed(seed)
-    x = 2 * torch.rand(n, 2, dtype=torch.float64) - 1
-    return x, (x @ torch.tensor([0.5, -0.7]).double() + 0.1 * torch.randn(n).double()).clamp(-1, 1)
 
 
 @pytest.fixture(scope="module", params=BOTH, ids=lambda spec: spec.dtype)

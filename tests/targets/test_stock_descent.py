@@ -9,7 +9,7 @@ import iceform as ice
 from iceform.computer.library import ALGORITHMS, gradient_descent
 from iceform.targets.recognised import recognised
 
-from .stock import transformers
+from .stock import data, transformers
 
 
 @ice.algorithm
@@ -113,12 +113,6 @@ def test_what_is_not_descent_is_refused(algorithm, why):
         found(algorithm, **({"steps": 4} if "steps" in algorithm.parameters else {}))
 
 
-def data(n=9):
-    torch.manual_seed(3)
-    x = 0.9 * (2 * torch.rand(n, 2, dtype=torch.float64) - 1)
-    return x, 0.5 * x[:, 0] - 0.2 * x[:, 1] + 0.1 * torch.rand(n, dtype=torch.float64)
-
-
 @pytest.mark.parametrize(
     ("algorithm", "name", "given", "later", "bound"),
     [
@@ -164,6 +158,22 @@ def test_other_steps_than_those_in_the_weights_are_refused(tmp_path):
     model = ice.compile(heavy, dim=2, samples=9, eps=0.1).to("gpt2", tmp_path, steps=2)
     with pytest.raises(ice.errors.TargetError, match="holds 2 steps"):
         model.prompt(*data(), steps=3)
+
+
+def test_a_penalty_that_the_layers_have_no_place_for_is_refused_later_too(tmp_path):
+    """It was left out of the prompt: an answer of another program, called the program's."""
+
+    @ice.algorithm
+    def shrinking(x, y, *, lr=0.5, decay=0.0):
+        w = ice.zeros_like(x)
+        for _ in range(2):
+            w = w - lr * ice.mean(x * torch.tanh((x * w).sum() - y)) - decay * w
+        return w
+
+    model = ice.compile(shrinking, dim=2, samples=9, eps=0.1).to("bert", tmp_path, mode="descent")
+    assert model.check(*data()).ok
+    with pytest.raises(ice.errors.TargetError, match="takes steps with a penalty"):
+        model.prompt(*data(), decay=0.25)
 
 
 def test_a_nonlinear_f_is_refused_under_a_causal_mask(tmp_path):

@@ -34,7 +34,7 @@ from iceform.arithmetic import at_least, at_most, exactly
 from iceform.codec import decode, encode
 from iceform.errors import IceformError, IntegrityError, ProgramError, ShapeError
 from iceform.pretrained import Pretrained, unpacked, write
-from iceform.validation import dtype_name, full_precision, plain_tensor, tensor_of
+from iceform.validation import dtype_name, full_precision, plain_tensor, tensor_of, written_out
 
 
 @dataclass(frozen=True)
@@ -332,7 +332,7 @@ def _digest(*data: Tensor) -> str:
     zeros = [data[0].new_zeros(len(data[0]))] if len(data) == 1 else []
     for part in [*data, *zeros]:
         found.update(repr(tuple(part.shape)).encode())
-        found.update(part.detach().to("cpu", torch.float64).contiguous().numpy().data)
+        found.update(written_out(part.detach().to("cpu", torch.float64)).numpy().data)
     return found.hexdigest()
 
 

@@ -241,18 +241,13 @@ class RecordingBackend(Backend):
         self._keep(prompt, layers=layers)
         return iter(layers)
 
-    def total(self, prompt: LookUps, watch: SampleMaxima | None = None) -> Tensor:
+    def total(
+        self, prompt: LookUps, watch: SampleMaxima | None = None, over: int = 1,
+        dtype: torch.dtype = torch.float64,
+    ) -> Tensor:  # fmt: skip
         with listening() as told:
-            out = self.inner.total(prompt, watch)
-        self._keep(prompt, added=_added(out, told))
-        return out
-
-    def mean(
-        self, prompt: LookUps, watch: SampleMaxima | None = None, dtype: torch.dtype = torch.float64
-    ) -> Tensor:
-        with listening() as told:
-            out = self.inner.mean(prompt, watch, dtype)
-        self._keep(prompt, added=_added(out, told, over=prompt.count))
+            out = self.inner.total(prompt, watch, over, dtype)
+        self._keep(prompt, added=_added(out, told, over=over))
         return out
 
     def count(self, prompt: LookUps) -> Tensor:

@@ -102,27 +102,12 @@ class _Bridge(FrozenNetwork):
         return self._stream[0](tokens)
 
 
-def build_points(root: nn.Module, network: FrozenNetwork, point: Point) -> None:
-    """Give a module its blocks and its first and last point."""
-    root.hook_prompt, root.hook_readout = point(), point()
-    root.blocks = nn.ModuleList(HookedLayer(layer, point) for layer in network.layers)
-
-
-def run_blocks(root: nn.Module, tokens: Tensor) -> Iterator[Tensor]:
-    """The stream after each block."""
-    stream = root.hook_prompt(tokens)  # type: ignore[operator]
-    for block in root.blocks:  # type: ignore[union-attr]
-        stream = block(stream)
-        yield stream
-
-
-def runner_for(
+def _runner_for(
     thing: Any, stream: Callable[[Tensor], Iterator[Tensor]]
 ) -> tuple[FrozenNetwork, Callable[..., Tensor]]:
     """The literal network of a thing, and a function from the thing's inputs to its answer."""
     if isinstance(thing, FrozenNetwork):
-        bridge = _Bridge(thing.features, stream)
-        return thing, bridge.forward
+        return thing, _Bridge(thing.features, stream).forward
     if isinstance(thing, TakesPrompts):
         return thing.network, thing.through(_Bridge(thing.network.features, stream).forward)
     if isinstance(thing, Emulator):
@@ -149,12 +134,39 @@ def _emulator_runner(
     return clone.forward
 
 
-def head_named(root: nn.Module, label: str) -> tuple[int, int]:
-    """(block, head) of a label such as "V row 1"."""
-    known: list[str] = []
-    for index, block in enumerate(root.blocks):  # type: ignore[arg-type]
-        labels = getattr(block.attn, "labels", ())
-        if label in labels:
-            return index, labels.index(label)
-        known += labels
-    raise KeyError(f"no head {label!r}; there are {', '.join(known)}")
+class HookedNetwork(nn.Module):
+    """A frozen network with points.
+
+    Parameters
+    ----------
+    thing
+        An emulator, a frozen network, or what takes prompts.
+    point
+        Makes a named point.
+    """
+
+    def __init__(self, thing: Any, point: Point = nn.Identity) -> None:
+        super().__init__()
+        network, self._run = _runner_for(thing, self._stream)
+        self.hook_prompt, self.hook_readout = point(), point()
+        self.blocks = nn.ModuleList(HookedLayer(layer, point) for layer in network.layers)
+
+    def _stream(self, tokens: Tensor) -> Iterator[Tensor]:
+        """The stream after each block."""
+        stream = self.hook_prompt(tokens)
+        for block in self.blocks:
+            stream = block(stream)
+            yield stream
+
+    def forward(self, *inputs: Any) -> Tensor:
+        """The thing's own inputs to its own answer."""
+        out: Tensor = self.hook_readout(self._run(*inputs))
+        return out
+
+    def head(self, label: str) -> tuple[int, int]:
+        """(block, head) of a label such as "V row 1"."""
+        labels = [getattr(block.attn, "labels", ()) for block in self.blocks]
+        for index, known in enumerate(labels):
+            if label in known:
+                return index, known.index(label)
+        raise KeyError(f"no head {label!r}; there are {', '.join(sum(labels, ()))}")

@@ -8,40 +8,16 @@ so cached activations are those of ``trace()``.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from iceform import pretrained
 from iceform.errors import ProgramError
-from iceform.export.inspectable import Point, build_points, head_named, run_blocks, runner_for
+from iceform.export.inspectable import HookedNetwork
 from iceform.networks import InContext
 from iceform.targets import StockModel, StockProgram, network
-
-
-class _HookedNetwork(nn.Module):
-    """A frozen network with points."""
-
-    hook_readout: nn.Module
-
-    def __init__(self, thing: Any, point: Point = nn.Identity) -> None:
-        super().__init__()
-        network, self._run = runner_for(thing, self._stream)
-        build_points(self, network, point)
-
-    def _stream(self, tokens: Tensor) -> Iterator[Tensor]:
-        return run_blocks(self, tokens)
-
-    def forward(self, *inputs: Any) -> Tensor:
-        """The thing's own inputs to its own answer."""
-        out: Tensor = self.hook_readout(self._run(*inputs))
-        return out
-
-    def head(self, label: str) -> tuple[int, int]:
-        """(block, head) of a label."""
-        return head_named(self, label)
 
 
 def nnsight(thing: Any) -> Any:
@@ -63,7 +39,7 @@ def nnsight(thing: Any) -> Any:
     thing = _opened(thing)
     if isinstance(thing, StockModel | StockProgram):
         return NNsight(network(_folder(thing)))
-    return NNsight(thing.model if isinstance(thing, InContext) else _HookedNetwork(thing))
+    return NNsight(thing.model if isinstance(thing, InContext) else HookedNetwork(thing))
 
 
 def _opened(thing: Any) -> Any:
@@ -126,7 +102,7 @@ def transformer_lens(thing: Any) -> Any:
             whole = not options.get("remove_batch_dim", False)
             return out, ActivationCache(found, self, has_batch_dim=whole)
 
-    class HookedFrozen(_HookedNetwork, Hooked):
+    class HookedFrozen(HookedNetwork, Hooked):
         """A frozen network with hooks at every head."""
 
         def __init__(self) -> None:

@@ -8,20 +8,20 @@ range are looked up beyond a table's end, and nothing is certified of them.
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from iceform import store
 from iceform.arithmetic import at_most
-from iceform.errors import CapacityError, IntegrityError, ProgramError
-from iceform.export.onnx_file import DIGEST, LARGEST, SHA, UNSIGNED, need, quiet, session, signed
+from iceform.errors import IntegrityError, ProgramError
+from iceform.export.onnx_file import need, write_file
 from iceform.networks import InContext
-from iceform.validation import full_precision, human_bytes, path_of
+from iceform.networks.structure import arguments, floats_of
+from iceform.validation import full_precision, written_out
 
 _ROUNDINGS = 8  # how much farther off onnxruntime may be than torch, which sums in other orders
 
@@ -67,57 +67,34 @@ def network_onnx(network: InContext, path: str | Path, example: Any) -> Path:
     """
     need("onnx", "onnxscript", "onnxruntime")
     network.frozen.check()
-    size = sum(b.nbytes for b in network.model.buffers())
-    if size > LARGEST:
-        raise CapacityError(
-            f"the weights take {human_bytes(size)}, an ONNX file holds {human_bytes(LARGEST)}; "
-            "export a smaller network"
-        )
-    args, kwargs = _arguments(example)
+    args, kwargs = arguments(example)
     with torch.no_grad():
         network(*args, **kwargs)  # in range, and its graph is known
         structure, tensors = network.model.signature.flatten(args, kwargs)
-        program = _exported(network, structure, tensors)
-    program.model.metadata_props[DIGEST] = network.digest
-    program.model.metadata_props[SHA] = UNSIGNED
-    target = path_of(path)
-
-    def compare(draft: Path) -> None:
-        _compare(network, session(draft), args, kwargs, tensors)
-
-    data = signed(program.model_proto.SerializeToString())
-    store.write({target: data}, check=compare)
-    return target
-
-
-def _arguments(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(given, Mapping):
-        return (), dict(given)
-    return (tuple(given) if isinstance(given, tuple | list) else (given,)), {}
+        return write_file(
+            path, network.model, "a smaller network", network.digest,
+            partial(_exported, network, structure, tensors),
+            lambda runs: _compare(network, runs, args, kwargs, tensors),
+        )  # fmt: skip
 
 
 def _exported(network: InContext, structure: Any, tensors: list[Tensor]) -> Any:
     auto = torch.export.Dim.AUTO
     shapes = (tuple(dict.fromkeys(range(t.ndim), auto) for t in tensors),)
     flat = _FlatGraph(network, structure).eval()
-    with warnings.catch_warnings(), quiet("torch.onnx"):
-        # The exporter's own use of parts of torch that are going away.
-        warnings.simplefilter("ignore")
-        program = torch.export.export(flat, tuple(tensors), dynamic_shapes=shapes, strict=False)
-        try:
-            made = torch.onnx.export(
-                program,
-                dynamo=True,
-                verbose=False,
-                custom_translation_table={torch.ops.aten.scalar_tensor.default: _number()},
-            )
-        except torch.onnx.errors.OnnxExporterError as refused:
-            why = str(refused).split("Exception summary")[-1].strip(" #\n")
-            raise ProgramError(
-                f"{network.model.title} has an operation that ONNX has no form for: {why[:300]}"
-            ) from refused
-    assert made is not None
-    return made
+    program = torch.export.export(flat, tuple(tensors), dynamic_shapes=shapes, strict=False)
+    try:
+        return torch.onnx.export(
+            program,
+            dynamo=True,
+            verbose=False,
+            custom_translation_table={torch.ops.aten.scalar_tensor.default: _number()},
+        )
+    except torch.onnx.errors.OnnxExporterError as refused:
+        why = str(refused).split("Exception summary")[-1].strip(" #\n")
+        raise ProgramError(
+            f"{network.model.title} has an operation that ONNX has no form for: {why[:300]}"
+        ) from refused
 
 
 def _number() -> Callable[..., Any]:
@@ -148,11 +125,12 @@ def _compare(network: InContext, runs: Any, args: Any, kwargs: Any, tensors: lis
         )
     bounds = proof.bounds
     named = {
-        i.name: t.detach().cpu().numpy() for i, t in zip(runs.get_inputs(), tensors, strict=True)
+        i.name: written_out(t.detach().cpu()).numpy()
+        for i, t in zip(runs.get_inputs(), tensors, strict=True)
     }
     found = [torch.from_numpy(t) for t in runs.run(None, named)]
     found = [t for t in found if t.is_floating_point()]
-    wanted = _floats(network.reference(*args, **kwargs))
+    wanted = floats_of(network.reference(*args, **kwargs))
     for ours, exact, bound in zip(found, wanted, bounds, strict=True):
         off = (ours.double() - exact).abs()
         least = torch.finfo(ours.dtype).eps * float(exact.abs().max())
@@ -161,9 +139,3 @@ def _compare(network: InContext, runs: Any, args: Any, kwargs: Any, tensors: lis
                 f"{network.model.title}: onnxruntime is off by {float(off.max()):.3g} from the "
                 f"original, and torch by {at_most(float(bound.max()), '.3g')}; nothing was kept"
             )
-
-
-def _floats(value: Any) -> list[Tensor]:
-    from iceform.networks.structure import floats_of
-
-    return floats_of(value)

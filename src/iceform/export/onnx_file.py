@@ -13,6 +13,7 @@ import random
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -33,7 +34,7 @@ from iceform.heads import (
 from iceform.heads.network import Embed
 from iceform.paper import Emulator, LinearLayer, Plan
 from iceform.run import Backend, Rounding
-from iceform.validation import human_bytes, path_of, unit_roundoff
+from iceform.validation import human_bytes, path_of, unit_roundoff, written_out
 
 LARGEST = 2**31 - 2**20  # protobuf's limit, less what the graph itself takes
 _CHECKED_BATCH = 3  # prompts that the written file is tried on
@@ -180,19 +181,36 @@ def onnx(thing: Any, path: str | Path) -> Path:
         )
     runner = PromptRunner(thing).eval()
     runner.network.check()
-    size = sum(b.numel() * b.element_size() for b in runner.buffers())
+    return write_file(
+        path, runner, "a machine sized for fewer programs or samples", runner.network.digest,
+        partial(_export, runner), lambda runs: compare(runner, runs, path_of(path)),
+    )  # fmt: skip
+
+
+def write_file(
+    path: str | Path, module: nn.Module, smaller: str, digest: str,
+    export: Callable[[], Any], check: Callable[[Any], None],
+) -> Path:  # fmt: skip
+    """Write what ``export`` makes of a module, if ``check`` finds its session right.
+
+    ``smaller`` says what to export where the weights are too many for a file, ``digest`` is kept
+    in it.
+    """
+    size = sum(b.nbytes for b in module.buffers())
     if size > LARGEST:
         raise CapacityError(
             f"the weights take {human_bytes(size)}, an ONNX file holds {human_bytes(LARGEST)}; "
-            "export a machine sized for fewer programs or samples"
+            f"export {smaller}"
         )
-    target = path_of(path)
-
-    def held(draft: Path) -> None:
-        compare(runner, session(draft), target)
-
-    data = signed(_export(runner).model_proto.SerializeToString())
-    store.write({target: data}, check=held)
+    with warnings.catch_warnings(), _quiet("torch.onnx"):
+        # The exporter's own use of parts of torch that are going away.
+        warnings.simplefilter("ignore")
+        program = export()
+    assert program is not None
+    program.model.metadata_props[DIGEST] = digest
+    program.model.metadata_props[SHA] = UNSIGNED
+    data, target = signed(program.model_proto.SerializeToString()), path_of(path)
+    store.write({target: data}, check=lambda draft: check(session(draft)))
     return target
 
 
@@ -211,21 +229,14 @@ def _export(runner: PromptRunner) -> Any:
     if runner.dynamic:
         example = example[:, : max(runner.fewest, runner.tokens - 1)].contiguous()
         shapes[1] = torch.export.Dim("tokens", min=runner.fewest, max=runner.tokens)
-    with warnings.catch_warnings(), quiet("torch.onnx"):
-        # The exporter's own use of parts of torch that are going away.
-        warnings.simplefilter("ignore")
-        program = torch.onnx.export(
-            torch.export.export(runner, (example,), dynamic_shapes=(shapes,)),
-            dynamo=True,
-            input_names=[_INPUT],
-            output_names=[_OUTPUT],
-            dynamic_shapes=(shapes,),
-            verbose=False,
-        )
-    assert program is not None
-    program.model.metadata_props[DIGEST] = runner.network.digest
-    program.model.metadata_props[SHA] = UNSIGNED
-    return program
+    return torch.onnx.export(
+        torch.export.export(runner, (example,), dynamic_shapes=(shapes,)),
+        dynamo=True,
+        input_names=[_INPUT],
+        output_names=[_OUTPUT],
+        dynamic_shapes=(shapes,),
+        verbose=False,
+    )
 
 
 def signed(data: bytes) -> bytes:
@@ -247,7 +258,7 @@ def _check_signature(data: bytes, recorded: str | None, path: Path) -> None:
 
 
 @contextmanager
-def quiet(name: str) -> Iterator[None]:
+def _quiet(name: str) -> Iterator[None]:
     """Without a logger's warnings: the exporter lists packages that it could use."""
     logger = logging.getLogger(name)
     before = logger.level
@@ -346,6 +357,6 @@ class OnnxRuntime(Backend):
 
     def run(self, prompt: Prompt | LookUps | SoftmaxAverage) -> Tensor:
         tokens = prompt.tokens
-        given = tokens.detach().reshape(-1, *tokens.shape[-2:]).cpu().contiguous()
+        given = written_out(tokens.detach().reshape(-1, *tokens.shape[-2:]).cpu())
         (out,) = self._session.run([_OUTPUT], {_INPUT: given.numpy()})
         return torch.from_numpy(out).to(tokens).reshape(*tokens.shape[:-2], *out.shape[-2:])

@@ -24,6 +24,7 @@ from torch import Tensor
 from iceform.arithmetic.balls import ball_arithmetic, uppermost
 from iceform.errors import ProgramError
 from iceform.expressions.formulas.table import TABLE
+from iceform.validation import written_out
 
 Axes = int | tuple[int, ...] | None
 
@@ -38,7 +39,7 @@ class BallTensor(np.ndarray[Any, Any]):
         """Floating-point numbers as balls of radius 0; balls as they are."""
         if isinstance(values, Tensor):
             arb = ball_arithmetic().arb
-            values = values.detach().double().cpu().numpy()
+            values = written_out(values.detach().double().cpu()).numpy()
             values = np.frompyfunc(lambda v: arb(float(v)), 1, 1)(values)
         return np.asarray(values, dtype=object).view(cls)
 

@@ -21,6 +21,7 @@ from iceform.expressions.extremes import extremes
 from iceform.expressions.formulas.enclosing import jets
 from iceform.expressions.formulas.functions import ball_function
 from iceform.expressions.formulas.polynomials import polynomial
+from iceform.expressions.formulas.table import TABLE, expanded
 from iceform.expressions.formulas.trees import Node
 from iceform.expressions.tracing import UntraceableError, trace
 from iceform.validation import full_precision
@@ -423,11 +424,18 @@ def _zoom(
 
 
 def _only_noise(f: ScalarFunction, z: float, step: float, jump: float) -> bool:
-    """Whether the slope is proven to vary by less around z: then f rounds there, no more."""
+    """Whether the slope is proven to vary by less around z: then f rounds there, no more.
+
+    So does torch's softplus at its threshold: tables are of one branch, and proofs count the jump.
+    """
     if f.obstacle is not None:
         return False
     ends = torch.tensor([[z - 2 * step], [z + 2 * step]], dtype=torch.float64)
-    slope = f.jets(Interval(*ends), 1)[1]
+    if isinstance(f._followed, str):
+        slope = f.jets(Interval(*ends), 1)[1]
+    else:
+        smooth = expanded(f._followed, lambda row: row is TABLE["torch_softplus"])
+        slope = jets(smooth, Interval(*ends), 1)[1]
     return bool((slope.high - slope.low < tuning.SCALAR_KEEP * jump).all())
 
 

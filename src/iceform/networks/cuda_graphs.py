@@ -204,9 +204,8 @@ def _tables(model: NetworkModel, device: torch.device) -> list[object]:
     from iceform.run.triton.tables import table_of
 
     dtype = model.settings.dtype
-    line = model.settings.layers.table
-    tables = [line, *(getattr(piece, "table", None) for piece in model.pieces)]
-    return [table_of(it, dtype, device, dtype) for it in tables if it is not None]
+    tables = (table for piece in model.pieces for table in piece.tables)
+    return [table_of(it, dtype, device, dtype) for it in tables]
 
 
 def _is_plain(model: NetworkModel, tensors: Sequence[Tensor]) -> bool:

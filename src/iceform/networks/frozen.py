@@ -135,7 +135,7 @@ class FrozenLayers:
     ) -> None:
         self.sizes, self.table, self.dtype, self.insists = sizes, table, dtype, insists
         self._built: bool | None = None
-        self.rows = RowLayer(sizes.inputs, 1, (sizes.rows,), ("theta",), table, "rows", 0.0)
+        self.rows = RowLayer(sizes.inputs, 1, (sizes.rows,), ("theta",), table, 0.0)
 
     @property
     def features(self) -> Features:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import operator
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -273,11 +274,8 @@ class NetworkGraph:
         """What is computed with the network's numbers outside the pieces, and how often."""
         from iceform.networks.operations import is_move
 
-        found: dict[str, int] = {}
-        for node in self.nodes:
-            if node.active and node.op.startswith("aten.") and not is_move(node.short):
-                found[node.short] = found.get(node.short, 0) + 1
-        return found
+        computing = (n for n in self.nodes if n.active and n.op.startswith("aten."))
+        return dict(Counter(n.short for n in computing if not is_move(n.short)))
 
     def run(
         self,

@@ -8,7 +8,7 @@ keys are the logits of its one query, 1.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,8 +35,8 @@ class _Logits:
     ----------
     node
         What is left of it.
-    added
-        What was added to that, in the order in which it was found.
+    added, terms
+        The sum of what was added to that, None where nothing was, and of how many terms it is.
     hidden
         Where it is replaced by numbers, which are among what is added; None where nowhere.
     highest
@@ -44,7 +44,8 @@ class _Logits:
     """
 
     node: Any
-    added: list[Any] = field(default_factory=list)
+    added: Any = None
+    terms: int = 0
     hidden: Any = None
     highest: float = -math.inf
 
@@ -122,7 +123,6 @@ class Attending:
         while (node := self.graph.source(found.node)) is not None:
             op, args = op_of(node), node.args
             passive = [not self.graph.is_active(self.graph.value(a)) for a in args[:3]]
-            suffix = f".mask{len(found.added)}"
             if op == "add" and not node.kwargs and sum(passive) == 1:
                 self._add(node, found, args[passive.index(True)])
                 found.node = args[1 - passive.index(True)]
@@ -130,7 +130,7 @@ class Attending:
                 self._replace(node, found, self.graph.value(args[1]), args[2])
                 found.node = args[0]
             elif op == "where" and passive == [True, False, True]:
-                shown, name = self.graph.value(args[0]), f"{suffix}.not"
+                shown, name = self.graph.value(args[0]), f".mask{found.terms}.not"
                 hide = self.graph.call(node, "aten.logical_not.default", shown, suffix=name)
                 self._replace(node, found, hide, args[2])
                 found.node = args[1]
@@ -140,28 +140,31 @@ class Attending:
 
     def _add(self, node: fx.Node, logits: _Logits, term: Any) -> None:
         """Note what is added to logits; those that are replaced afterwards do not count."""
-        value, suffix = _tensor(self.graph.value(term)), f".mask{len(logits.added)}"
+        value = _tensor(self.graph.value(term))
         if logits.hidden is not None:
+            shown = logits.hidden, _ZERO, value
             value = self.graph.call(
-                node, "aten.where.self", logits.hidden, _ZERO, value, suffix=suffix
+                node, "aten.where.self", *shown, suffix=f".mask{logits.terms}.shown"
             )
-        logits.added.append(value)
+        if logits.added is not None:
+            sides = logits.added, value
+            value = self.graph.call(
+                node, "aten.add.Tensor", *sides, suffix=f".mask{logits.terms}.sum"
+            )
+        logits.added, logits.terms = value, logits.terms + 1
 
     def _replace(self, node: fx.Node, logits: _Logits, hide: Any, value: Any) -> None:
         """Note that logits are a number where ``hide`` is true: 0, and the number is added."""
-        suffix, number = f".mask{len(logits.added)}", self._number(value)
+        suffix, number = f".mask{logits.terms}", self._number(value)
         logits.highest = max(logits.highest, math.inf if number is None else number)
-        where = hide, _tensor(self.graph.value(value)), _ZERO
-        if logits.hidden is None:
-            logits.added.append(self.graph.call(node, "aten.where.self", *where, suffix=suffix))
-            logits.hidden = hide
-            return
-        inner = self.graph.call(node, "aten.where.self", *where, suffix=f"{suffix}.inner")
-        outer = logits.hidden, _ZERO, inner
-        logits.added.append(self.graph.call(node, "aten.where.self", *outer, suffix=suffix))
-        either = logits.hidden, hide
-        name = f"{suffix}.either"
-        logits.hidden = self.graph.call(node, "aten.logical_or.default", *either, suffix=name)
+        where, either = (hide, _tensor(self.graph.value(value)), _ZERO), hide
+        if logits.hidden is not None:
+            both = logits.hidden, hide
+            either = self.graph.call(
+                node, "aten.logical_or.default", *both, suffix=f"{suffix}.either"
+            )
+        self._add(node, logits, self.graph.call(node, "aten.where.self", *where, suffix=suffix))
+        logits.hidden = either
 
     def _scores(self, logits: _Logits) -> tuple[Any, Any, float] | None:
         """(q, k', scale) where logits are a product of two activations."""
@@ -217,7 +220,7 @@ class Attending:
         keys = self.graph.call(
             node, "aten.transpose.int", self.graph.value(k), -2, -1, suffix=".keys"
         )
-        added = self._sum(node, logits.added)
+        added = logits.added
         given = (query, keys, self.graph.value(node.args[1]))
         return self.graph.on(node, piece, *given, *([] if added is None else [added]))
 
@@ -238,25 +241,19 @@ class Attending:
         where = query, none, 0.0
         return self.graph.call(node, "aten.masked_fill.Scalar", *where, suffix=".asking")
 
-    def _sum(self, node: fx.Node, terms: list[Any]) -> Any:
-        """All that is added to the logits."""
-        total = terms[0] if terms else None
-        for i, term in enumerate(terms[1:]):
-            total = self.graph.call(node, "aten.add.Tensor", total, term, suffix=f".total{i}")
-        return total
-
-    def _chosen(self, node: fx.Node, logits: Any, mask: list[Any], v: Any, width: int) -> Ref:
+    def _chosen(
+        self, node: fx.Node, logits: Any, added: Any, v: Any, width: int, suffix: str = ""
+    ) -> Ref:
         """softmax(logits + mask) v: a head whose keys are the logits of its one query, 1."""
         piece = self._heads(node, 1.0, 1, width, causal=False)
         keys = self.graph.call(node, "aten.unsqueeze.default", logits, -1, suffix=".keys")
         values = self.graph.call(node, "aten.unsqueeze.default", v, -3, suffix=".values")
-        added = self._sum(node, mask)
         if added is not None:
             added = self.graph.call(node, "aten.unsqueeze.default", added, -2, suffix=".mask")
         one = Const(torch.ones(1, 1, dtype=torch.float64))
         given = (one, keys, values) if added is None else (one, keys, values, added)
         out = self.graph.on(node, piece, *given, suffix=".head")
-        return self.graph.call(node, "aten.select.int", out, -2, 0)
+        return self.graph.call(node, "aten.select.int", out, -2, 0, suffix=suffix)
 
     def alone(self, results: Any) -> None:
         """A softmax whose weights no head has used is a head on the unit vectors."""
@@ -277,7 +274,7 @@ class Attending:
         logits = self._peeled(node.args[0])
         if logits.node.meta["val"].shape != out.shape or dim != last:
             logits = _Logits(node.args[0])
-        x, mask = self._shown(node, logits), logits.added
+        x, added = self._shown(node, logits), logits.added
         if dim != last:
             x = self.graph.call(node, "aten.transpose.int", x, dim, -1, suffix=".turned")
         size = out.shape[dim]
@@ -290,14 +287,7 @@ class Attending:
             )
             size = int(size.node.hint)
         if dim == last:
-            self._chosen(node, x, mask, unit, size)
+            self._chosen(node, x, added, unit, size)
             return
-        inner = self._chosen(_Named(node, f"{node.name}.last"), x, mask, unit, size)  # type: ignore[arg-type]
+        inner = self._chosen(node, x, added, unit, size, suffix=".last")
         self.graph.call(node, "aten.transpose.int", inner, dim, -1)
-
-
-class _Named:
-    """A node under another name."""
-
-    def __init__(self, node: fx.Node, name: str) -> None:
-        self.name, self.meta, self.args, self.target = name, node.meta, node.args, node.target

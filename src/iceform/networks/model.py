@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -80,8 +80,7 @@ class NetworkModel(Parts):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the network as the original is called."""
-        given, tensors = self.signature.flatten(args, kwargs)
-        graph = self.graph_for(given, tensors)
+        graph, tensors = self.called(args, kwargs)
         if self.settings.mode != "run" or torch.compiler.is_exporting():
             return unflatten(graph.output, graph.run(self, tensors))
         if tensors and tensors[0].is_cuda and not torch.compiler.is_compiling():
@@ -120,6 +119,11 @@ class NetworkModel(Parts):
         if not isinstance(piece, TabulatedActivation) or node.op != "piece":
             return False
         return isinstance(self.get_submodule(str(node.args[0])), LinearMap)
+
+    def called(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[Tensor]]:
+        """The graph of a call, and the tensors that it is run on."""
+        given, tensors = self.signature.flatten(args, kwargs)
+        return self.graph_for(given, tensors), tensors
 
     def graph_for(self, given: Any, tensors: list[Tensor]) -> NetworkGraph:
         """The graph of such a call; captured now, and checked, if there is none."""
@@ -267,15 +271,6 @@ class NetworkModel(Parts):
         named = (n.args[0] for g in self.graphs for n in g.nodes if n.op == "piece")
         found = dict.fromkeys(self.get_submodule(name) for name in dict.fromkeys(named))
         return list(dict.fromkeys(m for m in (*found, *self.modules()) if isinstance(m, Piece)))
-
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Only while a saved network is put together; otherwise convert the original again."""
-        if not self.settings.loading:
-            raise ProgramError(
-                "weights are not loaded into a network in context; load them into the original "
-                "and convert that"
-            )
-        return super().load_state_dict(*args, **kwargs)
 
 
 def _near(ours: Tensor, theirs: Tensor, share: float) -> bool:

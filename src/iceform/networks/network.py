@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -37,7 +37,7 @@ from iceform.networks.proven import (
     over_ranges,
 )
 from iceform.networks.report import Report, ReportRow
-from iceform.networks.structure import Signature, flatten, floats_of
+from iceform.networks.structure import Signature, arguments, flatten, floats_of
 from iceform.pretrained import Pretrained
 from iceform.run import resolve
 from iceform.validation import (
@@ -137,16 +137,18 @@ def in_context(
     if calibration is None and bound is None:
         raise ProgramError("give calibration= or bound=, from which ranges can be taken")
     given = [_example(model)] if calibration is None else calibration
-    network._capture(_inputs(given, settings.dtype))
+    inputs = _inputs(given, settings.dtype)
+    for one in inputs:
+        network.model.called(*arguments(one))
     if not network.pieces:
         raise ProgramError(f"{type(model).__name__} has no map to emulate")
     size = 1 if tokens is None else check_size("tokens", tokens)
     if bound is None:
-        network._calibrate(_inputs(given, settings.dtype), size)
+        network._calibrate(inputs, size)
     else:
         network._bound(check_positive("bound", bound), size)
     network.frozen.check()
-    network._compare(_inputs(given, settings.dtype), bounded=bound is None)
+    network._compare(inputs, bounded=bound is None)
     return network
 
 
@@ -231,11 +233,6 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
 
     # --------------------------------------------------------------------------------- setting up
 
-    def _capture(self, inputs: list[Any]) -> None:
-        for given in inputs:
-            args, kwargs = _arguments(given)
-            self.model.graph_for(*self.model.signature.flatten(args, kwargs))
-
     def _calibrate(self, inputs: list[Any], tokens: int) -> None:
         with self._in_mode("calibrate"), torch.no_grad():
             for given in inputs:
@@ -259,9 +256,7 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
         """The graph against the original, and every piece that runs against its certificate."""
         with torch.no_grad():
             for given in inputs:
-                args, kwargs = _arguments(given)
-                structure, tensors = self.model.signature.flatten(args, kwargs)
-                self.model.compare(self.model.graph_for(structure, tensors), tensors)
+                self.model.compare(*self.model.called(*arguments(given)))
                 if bounded:
                     with self._in_mode("measure"):
                         self._call(given)
@@ -315,7 +310,7 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
             self.settings.mode = before
 
     def _call(self, given: Any) -> Any:
-        args, kwargs = _arguments(given)
+        args, kwargs = arguments(given)
         return self.model(*args, **kwargs)
 
     @property
@@ -347,9 +342,8 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
         with watch.on():
             output = self(*args, **kwargs)
         attestation, ledger = watch.attest(), watch.ledger
-        structure, tensors = self.model.signature.flatten(args, kwargs)
-        outside = self.model.graph_for(structure, tensors).outside
-        for what, times in outside.items():
+        graph, _ = self.model.called(args, kwargs)
+        for what, times in graph.outside.items():
             ledger.note("host", f"{what} between pieces", times)
         for part in self.left:
             ledger.note("host", f"{part}, which nothing emulates")
@@ -458,7 +452,7 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
             for given in _inputs(inputs, self.dtype):
                 with self._in_mode("measure"):
                     found = self._call(given)
-                args, named = _arguments(given)
+                args, named = arguments(given)
                 want = self.reference(*args, **named)
                 pairs = zip(floats_of(found), floats_of(want), strict=True)
                 worst = max([worst, *(_distance(a, b) for a, b in pairs)])
@@ -518,16 +512,6 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
         copied = InContext(copy.deepcopy(self.model, memo))
         copied._deviation = self._deviation
         return copied
-
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Refused: load weights into the original and convert that."""
-        return self.model.load_state_dict(*args, **kwargs)
-
-
-def _arguments(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(given, Mapping):
-        return (), dict(given)
-    return (tuple(given) if isinstance(given, tuple | list) else (given,)), {}
 
 
 def _distance(found: Tensor, want: Tensor) -> float:

@@ -140,8 +140,7 @@ def of_outputs(
 
     The distance from a run of the source in float64, and what that run is off by.
     """
-    structure, tensors = network.model.signature.flatten(args, kwargs)
-    graph = network.model.graph_for(structure, tensors)
+    graph, tensors = network.model.called(args, kwargs)
     source = SourceRun(network.model, tensors[0].device if tensors else None)
     given = tuple(t for t in outputs if t.is_floating_point())
     try:
@@ -162,7 +161,7 @@ def of_outputs(
             "rounding of that run": max(float(b.max()) for b in off),
         }
         if functional is None:
-            _hold(network, structure, tensors, wanted, off)
+            _hold(network, graph.given, tensors, wanted, off)
     except OpenStepError as unbounded:
         bounds, terms = (torch.tensor(math.inf),), {f"not bounded: {unbounded}": math.inf}
     curved = any(isinstance(p, AttentionPiece | Activation) for p in network.pieces)

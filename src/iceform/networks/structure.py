@@ -61,6 +61,13 @@ def leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
+def arguments(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A call's arguments from what stands for them: one, several, or named ones."""
+    if isinstance(given, Mapping):
+        return (), dict(given)
+    return (tuple(given) if isinstance(given, tuple | list) else (given,)), {}
+
+
 def _check_tensor(name: str, tensor: Tensor) -> None:
     """Refuse what no graph reads."""
     odd = "complex" if tensor.is_complex() else "quantized" if tensor.is_quantized else ""

@@ -10,10 +10,10 @@ from iceform.paper.gradients import GradientStep, ResidualMap, SampleGradients
 from iceform.paper.hopfield import HopfieldMap, HopfieldResidual, HopfieldStep
 from iceform.paper.least_squares import LeastSquares, RidgeRegression
 from iceform.paper.library import PromptLibrary
-from iceform.paper.linear import LinearLayer
 from iceform.paper.mlp import MLP
 from iceform.paper.one_layer_least_squares import OneLayerLeastSquares, OneLayerRidge
 from iceform.paper.residual import Rates, ResidualEmulator, plan_look_ups, room_for
+from iceform.paper.rows import LinearLayer
 from iceform.paper.schedules import SCHEDULES, Schedule, chebyshev_steps, steps_needed
 from iceform.paper.split_head import SplitAttentionHead
 from iceform.paper.truncated_linear import TruncatedLinear

@@ -13,8 +13,9 @@ The paper's bound drops the inner dimension d_h and fails for large heads.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Unpack
+from typing import TypeVar, Unpack
 
 import torch
 from torch import Tensor
@@ -28,7 +29,6 @@ from iceform.heads import (
     FrozenNetwork,
     Head,
     Prompt,
-    SoftmaxAttention,
     attention,
     moves,
     products,
@@ -40,6 +40,7 @@ from iceform.tables import Interpolant, bounds
 from iceform.validation import check_size, unit_roundoff
 
 _ALL = slice(None)
+T = TypeVar("T")
 
 
 class AttentionHead(RowEmulator):
@@ -96,9 +97,9 @@ class AttentionHead(RowEmulator):
         grid_tokens: int | None = None,
         **options: Unpack[RowOptions],
     ) -> None:
-        check_size("head_dim", head_dim)
-        check_size("value_dim", value_dim)
-        check_size("heads", heads)
+        self.head_dim = check_size("head_dim", head_dim)
+        self.value_dim = check_size("value_dim", value_dim)
+        self.heads = check_size("heads", heads)
         marks = [""] if heads == 1 else [str(h) for h in range(heads)]
         super().__init__(
             dim=dim,
@@ -108,11 +109,10 @@ class AttentionHead(RowEmulator):
             tokens=grid_tokens,
             **options,
         )
-
-    @property
-    def heads(self) -> int:
-        """Heads of the target."""
-        return len(self._shape[0]) // 3
+        axis = () if heads == 1 else (heads,)
+        parts = zip("KQV", (head_dim, head_dim, value_dim), strict=True)
+        self.shapes = {"x": (tokens, dim), **{k: (*axis, rows, dim) for k, rows in parts}}
+        self.answer = (tokens, value_dim)
 
     def _flat(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """(x, K0, Q0, V0, K1, ...): one weight matrix each."""
@@ -122,34 +122,12 @@ class AttentionHead(RowEmulator):
         per_head = zip(*(w.unbind(-3) for w in weights), strict=True)
         return (x, *(w for head in per_head for w in head))
 
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """X, K, Q and V; several heads have an axis of their own."""
-        axis = (self.heads,) if self.heads > 1 else ()
-        weights = {name: (*axis, rows, self.dim) for name, rows in zip("KQV", self._shape[0])}  # noqa: B905
-        return {"x": (self.samples, self.dim), **weights}
-
-    @property
-    def answer(self) -> tuple[int, ...]:
-        """A row of values for every token of X."""
-        return self.samples, self.value_dim
-
     def _check_values(self, *inputs: Tensor) -> None:
         super()._check_values(*self._flat(inputs))
 
     def _encode(self, *inputs: Tensor) -> Prompt:
         """Data and weights as tokens."""
         return super()._encode(*self._flat(inputs))
-
-    @property
-    def head_dim(self) -> int:
-        """Rows of w_k and w_q."""
-        return self._shape[0][0]
-
-    @property
-    def value_dim(self) -> int:
-        """Rows of w_v."""
-        return self._shape[0][2]
 
     # ----------------------------------------------------------------------------- certificate
 
@@ -251,60 +229,42 @@ class AttentionHead(RowEmulator):
     def _exactly(self, *inputs: Tensor) -> Tensor:
         """The exact head (float64)."""
         x, *weights = (t.double() for t in self._flat(inputs))
-        return self._attend([x @ w.mT for w in weights])
-
-    @staticmethod
-    def _attend(looked: list[Tensor]) -> Tensor:
-        """The second layer on (K0, Q0, V0, K1, ...): heads summed."""
-        heads = [looked[i : i + 3] for i in range(0, len(looked), 3)]
-        outputs = [torch.softmax(q @ k.mT, -1) @ v for k, q, v in heads]
-        return torch.stack(outputs).sum(0)
+        looked = [x @ w.mT for w in weights]
+        heads = _threes(looked)
+        return torch.stack([torch.softmax(q @ k.mT, -1) @ v for k, q, v in heads]).sum(0)
 
     def _build_network(self) -> FrozenNetwork:
-        layer = self.layer
-        formulas = [layer.formula, self._attends]
-        layers = [layer.build(), self._second()]
-        return FrozenNetwork(layers, layer.features, [self.interpolant], formulas=formulas)
-
-    @property
-    def _attends(self) -> AttendedFeatures:
-        """What the second layer computes: the target heads on what was looked up."""
-        at, names = self.layer.looked, iter(self.layer.names)
-        return AttendedFeatures(
-            tuple((at[k], at[q], at[v]) for k, q, v in zip(names, names, names, strict=True))
-        )
+        """Look-ups of all rows, and attention on what they give."""
+        at, names = self.layer.looked, _threes(self.layer.names)
+        attends = AttendedFeatures(tuple((at[k], at[q], at[v]) for k, q, v in names))
+        second = attention(self.design, 1, torch.eye(self.samples, dtype=torch.float64))
+        return self.layer.network(second, formulas=[attends])
 
     @property
     def design(self) -> Design:
         """Rows that look K, Q and V up, and the target heads on them."""
-        first = self._first_design
-        looked, names = first.streams[1], iter(self.layer.names)
+        first = self.layer.design
+        looked = first.streams[1]
         heads = tuple(
             Head(
                 f"target head {h}",
                 products(looked, {q: 1.0}, {k: 1.0}),
                 moves(looked, {v: 1.0}, "attended"),
             )
-            for h, (k, q, v) in enumerate(zip(names, names, names, strict=True))
+            for h, (k, q, v) in enumerate(_threes(self.layer.names))
         )
         given = (*first.gives, Features.of(attended=self.value_dim))
         return replace(first, layers=(*first.layers, heads), gives=given)
 
     @property
-    def _first_design(self) -> Design:
-        return self.layer.design
-
-    def _second(self) -> SoftmaxAttention:
-        """Attention on what the first layer has looked up."""
-        return attention(self.design, 1, torch.eye(self.samples, dtype=torch.float64))
-
-    @property
     def plan(self) -> Plan:
-        """Two layers, (2 head_dim + value_dim + 1) heads per target head."""
-        return self._plan(self._attending)
-
-    @property
-    def _attending(self) -> LayerSizes:
-        """The second layer's sizes."""
+        """Two layers; a head for every row, and the target heads."""
         n, rows = self.samples, self.layer.outputs
-        return LayerSizes(n, rows, self.heads, self.head_dim, self.value_dim, n)
+        second = LayerSizes(n, rows, self.heads, self.head_dim, self.value_dim, n)
+        return self.layer.plan(self.dtype, second)
+
+
+def _threes(parts: Sequence[T]) -> list[tuple[T, T, T]]:
+    """(K0, Q0, V0), (K1, Q1, V1), ..."""
+    each = iter(parts)
+    return list(zip(each, each, each, strict=True))

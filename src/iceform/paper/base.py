@@ -218,6 +218,8 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
     ----------
     interpolant
         The look-up table that the prompt carries.
+    shapes, answer
+        The shape of each input by its name, and of the answer, batch axes left out.
     dtype, backend, regime, eps
         As asked for.
 
@@ -238,6 +240,8 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
     dtype: torch.dtype
     backend: str
     eps: float | None
+    shapes: dict[str, tuple[int, ...]]
+    answer: tuple[int, ...]
     _asked: dict[str, Any]  # by name, as the constructor was called
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -263,16 +267,6 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
     @abstractmethod
     def _encode(self, *inputs: Tensor) -> Prompt | LookUps:
         """Encode data and program as tokens, or as what stands for them."""
-
-    @property
-    @abstractmethod
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each input by its name, batch axes left out."""
-
-    @property
-    @abstractmethod
-    def answer(self) -> tuple[int, ...]:
-        """The shape of the answer, batch axes left out."""
 
     @abstractmethod
     def _check_values(self, *inputs: Tensor) -> None:
@@ -437,24 +431,19 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
         """
         check_matmul_precision(self.dtype)
         self.check(*inputs)
-        device = inputs[0].device
+        device, size = inputs[0].device, torch.finfo(self.dtype).bits // 8
+        pairs = zip(inputs, self.shapes.values(), strict=True)
+        batch = torch.broadcast_shapes(*(t.shape[: t.ndim - len(shape)] for t, shape in pairs))
         # A forward pass holds one layer's scores at a time, a trace those of all of them.
-        self._check_trace(self.plan.layers * self.plan.literal_bytes, device)
+        plan = self.plan
+        one = plan.tokens * (2 * plan.tokens + 4 * (plan.features + plan.head_dim))
+        held = plan.layers * plan.literal_bytes + size * one * plan.prompts * batch.numel()
+        check_capacity("a trace of the literal network", held, device, "trace fewer samples")
         prompt = self._encode(*inputs)
         if isinstance(prompt, LookUps):
-            self._check_trace(self._traced_bytes(prompt), device)
             prompt = prompt.prompt()
         network = self.network.to(device)
         return trace_network(network, prompt.tokens, features=prompt.features, roles=prompt.roles)
-
-    def _check_trace(self, needed: int, device: torch.device) -> None:
-        check_capacity("a trace of the literal network", needed, device, "trace fewer samples")
-
-    def _traced_bytes(self, prompt: LookUps) -> int:
-        """What a trace of look-ups holds: the scores of all their tokens and prompts at once."""
-        plan, size = self.plan, torch.finfo(self.dtype).bits // 8
-        one = plan.tokens * (2 * plan.tokens + 4 * (plan.features + plan.head_dim))
-        return plan.weight_bytes + size * one * prompt.prompts * max(1, prompt.batch.numel())
 
     @property
     @full_precision
@@ -594,7 +583,7 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
 
     def _config(self) -> dict[str, Any]:
         """Keyword arguments that rebuild this emulator, JSON only; a loss by its name."""
-        config = {**encode(self._asked), "dtype": dtype_name(self.dtype)}
+        config = {**encode(self._asked), "eps": self.eps, "dtype": dtype_name(self.dtype)}
         loss = getattr(self, "loss", None)
         return {**config, "loss": loss.to_config()} if isinstance(loss, Loss) else config
 

@@ -282,9 +282,6 @@ class CompactStep(GradientStep):
 
     # ------------------------------------------------------------------------------ evaluation
 
-    def _warm_up(self) -> None:
-        return
-
     def _can_watch(self, *inputs: Tensor) -> bool:
         return False
 
@@ -298,7 +295,7 @@ class CompactStep(GradientStep):
         return found
 
     def _by_the_same_keys(
-        self, loss: Loss, asked: dict[str, Any], make: Callable[..., Self]
+        self, loss: Loss, eps: Any, make: Callable[..., Self]
     ) -> tuple[Self | None, float]:
         """None: the keys are not reused, since each sign has a table of its own."""
         return None, math.inf

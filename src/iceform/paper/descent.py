@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -38,7 +38,7 @@ from iceform.heads.network import Embed
 from iceform.paper.base import Emulator, LayerSizes, Plan
 from iceform.paper.domain import Domain
 from iceform.paper.gradients import GradientStep
-from iceform.paper.residual import LossLike, Rates, hessian_range
+from iceform.paper.residual import LossLike, Rates, ResidualOptions, domain_options, hessian_range
 from iceform.paper.schedules import EIGENVALUE_SLACK, Schedule
 from iceform.run import Backend, rounding_of
 from iceform.run.loops import descend
@@ -96,49 +96,32 @@ class GradientDescent(Emulator):
         schedule: str = "constant",
         hessian: tuple[float, float] | None = None,
         unrolled: bool = False,
-        dim: int,
-        samples: int,
-        bound: float = 1.0,
-        eps: float | None = tuning.EPS,
-        regime: str = "spectral",
-        dtype: torch.dtype = torch.float64,
-        backend: str = "auto",
-        interpolant: Interpolant | None = None,
-        **options: Any,
+        **options: Unpack[ResidualOptions],
     ) -> None:
-        super().__init__(eps=eps, dtype=dtype, backend=backend_for(backend, unrolled))
+        super().__init__(
+            eps=options.get("eps", tuning.EPS),
+            dtype=options.get("dtype", torch.float64),
+            backend=backend_for(options.get("backend", "auto"), unrolled),
+        )
         self.loss = Loss.of(loss)
         self.l2 = check_positive("l2", l2, zero=True)
         self.unrolled = unrolled
         domain = Domain.of(
-            dim,
-            samples,
-            bound,
-            labelled=self.loss.kind == "residual",
-            dtype=self.dtype,
-            **{
-                k: v for k, v in options.items() if k not in ("kinks", "tokens", "estimate", "room")
-            },
+            labelled=self.loss.kind == "residual", dtype=self.dtype, **domain_options(options)
         )
         self.hessian, self._assumptions = self._hessian(domain, hessian)
         self.schedule = Schedule.of(schedule, steps, lr, self.hessian)
-
-        def one_step(step_eps: float | None) -> GradientStep:
-            return GradientStep(
-                self.loss, max(self.schedule.steps), self.l2, dim=dim, samples=samples,
-                bound=bound, eps=step_eps, regime=regime, dtype=dtype,
-                backend="literal" if unrolled else self.backend,  # layers multiply keys and queries
-                interpolant=interpolant, **options,
-            )  # fmt: skip
-
+        # The layers of the unrolled network multiply keys and queries.
+        options["backend"] = "literal" if unrolled else self.backend
         try:
-            self.step = one_step(self._step_eps(dim))
+            self.step = self._one_step(self._step_eps(domain.dim), options)
         except PrecisionError:
             # Say what can be certified of all steps, not of the one that was too inexact.
-            self.step = one_step(None)
+            self.step = self._one_step(None, options)
         self.interpolant = self.step.interpolant
         self.domain = self.step.domain
         self.regime = self.step.regime
+        self.shapes, self.answer = self.step.shapes, self.step.answer
         estimated = self.certificate.kind == "estimated" and not options.get("estimate", False)
         if self.eps is not None and estimated:
             raise PrecisionError(
@@ -157,6 +140,10 @@ class GradientDescent(Emulator):
             f"use {shorter}eps=None, fewer steps, or hessian=(alpha, L) of your data",
             f"{steps} steps",
         )
+
+    def _one_step(self, eps: float | None, options: ResidualOptions) -> GradientStep:
+        options["eps"] = eps
+        return GradientStep(self.loss, max(self.schedule.steps), self.l2, **options)
 
     @classmethod
     def within(cls, eps: float | None, *arguments: Any, **options: Any) -> GradientDescent:
@@ -180,13 +167,9 @@ class GradientDescent(Emulator):
                 raise BoundError(f"hessian must be (alpha, L) with alpha <= L, L > 0: {given!r}")
         return (alpha, top), assumed
 
-    @property
-    def _quadratic(self) -> bool:
-        return self.loss.quadratic
-
     @cached_property
     def _reach(self) -> list[float]:
-        return self.schedule.amplification(self._held, quadratic=self._quadratic)
+        return self.schedule.amplification(self._held, quadratic=self.loss.quadratic)
 
     @property
     def _held(self) -> tuple[float, float]:
@@ -215,7 +198,7 @@ class GradientDescent(Emulator):
         spectral = math.sqrt(max(0.0, float(eigenvalues.max()) + off)) * OUTWARD_FEW
         reach = (
             self.schedule.amplification_at(eigenvalues.flatten() + self.l2, off)
-            if self._quadratic
+            if self.loss.quadratic
             else self._reach
         )
         return self._added_up(reach, spectral, {**self.domain.describe(), "data": "as given"})
@@ -240,22 +223,14 @@ class GradientDescent(Emulator):
                 "reach",
                 "sum over steps of what an error is multiplied by",
                 math.fsum(reach),
-                "2-norm; polynomials in the eigenvalues" if self._quadratic else "2-norm; norms",
+                "2-norm; polynomials in the eigenvalues"
+                if self.loss.quadratic
+                else "2-norm; norms",
             ),
         )
         return self._proved(parts, domain, derivation, self.interpolant, assumed=self._assumptions)
 
     # ------------------------------------------------------------------------------ evaluation
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """As for one step."""
-        return self.step.shapes
-
-    @property
-    def answer(self) -> tuple[int, ...]:
-        """The last iterate."""
-        return self.step.answer
 
     def _check_values(self, *inputs: Tensor) -> None:
         """As for one step, and a given Hessian; later iterates are checked as they come."""
@@ -313,7 +288,7 @@ class GradientDescent(Emulator):
     def _run(self, backend: Backend, *inputs: Tensor) -> Tensor:
         x, y, w = inputs
         if self.unrolled:
-            return self._in_one_pass(backend, x, y, w)
+            return self._stream(backend, x, y, w)[1]
         recorded = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
         literal = rounding_of(self.backend).literal
         if x.is_cuda and not literal and not recorded and self.domain.z_range is None:
@@ -334,10 +309,6 @@ class GradientDescent(Emulator):
         last, seen = descend(sums, start, self.domain.samples, rates, backend=self.backend)
         self.domain.check_coefficient_sizes(seen)
         return last
-
-    def _in_one_pass(self, backend: Backend, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
-        """All layers of the unrolled network."""
-        return self._stream(backend, x, y, w)[1]
 
     def _stream(self, backend: Backend, x: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         """Every iterate as it stands in the stream, and what is read out."""

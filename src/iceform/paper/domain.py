@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Required, TypedDict
 
 import torch
 from torch import Tensor
@@ -33,6 +34,19 @@ _OF_COEFFICIENTS = (
     ("w", "w", "raise bound= (or w_bound=), or take smaller steps"),
     ("||w||_2", "w_norm", "raise w_norm="),
 )
+
+
+class DomainOptions(TypedDict, total=False):
+    """What a :class:`Domain` is asked for by keyword."""
+
+    dim: Required[int]
+    samples: Required[int]
+    bound: float
+    x_norm: float | None
+    w_norm: float | None
+    y_bound: float | None
+    w_bound: float | None
+    z_range: tuple[float, float] | None
 
 
 @dataclass(frozen=True)
@@ -74,7 +88,7 @@ class Domain:
         cls,
         dim: int,
         samples: int,
-        bound: float,
+        bound: float = 1.0,
         *,
         x_norm: float | None = None,
         w_norm: float | None = None,

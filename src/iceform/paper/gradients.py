@@ -60,11 +60,6 @@ class SampleGradients(ResidualEmulator):
     (torch.Size([3, 2]), 'proven')
     """
 
-    @property
-    def answer(self) -> tuple[int, ...]:
-        """A gradient for every sample."""
-        return self.domain.samples, self.domain.dim
-
     def _exactly(self, *inputs: Tensor) -> Tensor:
         """l'(z_i) x_i, exactly (float64)."""
         return self._exact(*inputs)
@@ -88,8 +83,7 @@ class SampleGradients(ResidualEmulator):
         PrecisionError
             Where no table that fits into these weights holds ``eps``.
         """
-        changed = Loss.of(loss)
-        return self._on_the_same_weights(changed, eps, lambda **asked: type(self)(changed, **asked))
+        return self._on_the_same_weights(loss, eps)
 
 
 class ResidualMap(SampleGradients):
@@ -148,6 +142,8 @@ class GradientStep(ResidualEmulator):
     1.85
     """
 
+    _averages = True
+
     def __init__(
         self,
         loss: LossLike,
@@ -157,18 +153,6 @@ class GradientStep(ResidualEmulator):
     ) -> None:
         rates = Rates(check_positive("lr", lr), lr * check_positive("l2", l2, zero=True))
         super().__init__(loss, rates=rates, **options)
-        self._program = {"lr": float(lr), "l2": float(l2)}
-        self._warm_up()
-
-    def _kept(self, rates: Rates) -> float:
-        return (1 + rates.shrink) * self.domain.w
-
-    def _sum_error(self) -> float:
-        return rounding_of(self.backend).sum_error(self.dtype, self.domain.samples)
-
-    def _factors(self, rates: Rates) -> tuple[float, float]:
-        """A sample's row is (1 - shrink) w - gain (look-up - offset) x; the readout is the mean."""
-        return -rates.gain, 1 - rates.shrink
 
     def _exactly(self, *inputs: Tensor) -> Tensor:
         """The exact step (float64)."""
@@ -178,11 +162,6 @@ class GradientStep(ResidualEmulator):
     def _exact_step(self, x: Tensor, y: Tensor, w: Tensor, rates: Rates) -> Tensor:
         gradient, w = self._exact(x, y, w).mean(-2), w.double()
         return w - (rates.shrink * w + rates.gain * gradient)
-
-    @property
-    def answer(self) -> tuple[int, ...]:
-        """The next w."""
-        return (self.domain.dim,)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Check the inputs, then run the frozen network on their prompts.
@@ -219,6 +198,7 @@ class GradientStep(ResidualEmulator):
 
     def step_at(self, x: Tensor, y: Tensor, w: Tensor, lr: float, shrink: float = 0.0) -> Tensor:
         """One pass of the same frozen layer at another step size and shrinkage: another prompt."""
+        self._check_once(x, y, w)
         return self._step(self.bind(), x, y, w, Rates(lr, shrink))
 
     def _step(
@@ -236,9 +216,6 @@ class GradientStep(ResidualEmulator):
 
         ``eps`` is as for :meth:`SampleGradients.reprogram`.
         """
-        changed = Loss.of(loss)
-        lr = self._program["lr"] if lr is None else lr
-        l2 = self._program["l2"] if l2 is None else l2
-        return self._on_the_same_weights(
-            changed, eps, lambda **asked: type(self)(changed, **{**asked, "lr": lr, "l2": l2})
-        )
+        given = {"lr": lr, "l2": l2}
+        changed = {name: value for name, value in given.items() if value is not None}
+        return self._on_the_same_weights(loss, eps, **changed)

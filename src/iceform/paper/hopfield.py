@@ -7,9 +7,8 @@ key rows that no state ever meets.
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from iceform import tuning
-from iceform.certificates import Certificate, Verification
+from iceform.certificates import Certificate
 from iceform.codec import encode
 from iceform.errors import PrecisionError, ProgramError, ShapeError
 from iceform.expressions import ScalarFunction
@@ -27,7 +26,6 @@ from iceform.heads import (
     Features,
     FrozenNetwork,
     Head,
-    LookUpLayout,
     Prompt,
     Row,
     moves,
@@ -46,6 +44,8 @@ from iceform.tables.storage import table_from
 from iceform.validation import check_bound, check_choice, check_positive, check_size, unit_roundoff
 
 Elementwise = Callable[[Tensor], Tensor] | ScalarFunction
+
+_SHARES = (1.0, 1 / 16, 1 / 256)  # of eps that components are asked for, until they hold it
 
 
 class HopfieldMap(Emulator):
@@ -107,7 +107,9 @@ class HopfieldMap(Emulator):
         self.samples = check_size("samples", samples)
         self.bound = check_positive("bound", bound, dtype=dtype)
         self.regime = check_choice("regime", regime, ("spectral", "hard"))
-        self._read_out = None if vector else 0
+        self._alone = not vector  # f is no sequence: the answer has no axis of components
+        self.shapes = {"z": (self.samples, self.dim)}
+        self.answer = (self.samples, *([len(components)] if vector else []))
         self._terms = float(line.abs().sum()) * self.bound + abs(self.b)
         slack = 8 * (self.dim + 4) * unit_roundoff(dtype) * self._terms
         span = (-self._terms - slack, self._terms + slack)
@@ -142,46 +144,32 @@ class HopfieldMap(Emulator):
         table holds eps for all, all are asked for more.
         """
         best: tuple[Interpolant, ...] = ()
-        for share in (1.0, 1 / 16, 1 / 256):
+        least = math.inf
+        for columns in self._tried(chosen):
+            error = self._certify_columns(columns).error
+            if not best or error < least:
+                best, least = columns, error
+            if self.eps is not None and error <= self.eps:
+                break
+        return best
+
+    def _tried(
+        self, chosen: Callable[[ScalarFunction, float | None, None], Interpolant]
+    ) -> Iterator[tuple[Interpolant, ...]]:
+        for share in _SHARES if self.eps is not None else _SHARES[:1]:
             wanted = None if self.eps is None else share * self.eps
             try:
                 own = [chosen(g, wanted, None) for g in self.functions]
             except PrecisionError:
-                if not best:
+                if share == _SHARES[0]:
                     raise
-                break
-            tried = [
-                *own,
-                *(guarded for it in own if (guarded := _guarded(it, wanted)) is not None),
-            ]
-            for keys in sorted(tried, key=lambda it: it.tokens):
-                columns = tuple(
+                return
+            guarded = [_guarded(it, wanted) for it in own]
+            for keys in sorted([*own, *filter(None, guarded)], key=lambda it: it.tokens):
+                yield tuple(
                     it if it is keys else _column(g, keys)
                     for g, it in zip(self.functions, own, strict=True)
                 )
-                if (
-                    not best
-                    or self._certify_columns(columns).error < self._certify_columns(best).error
-                ):
-                    best = columns
-                if self.eps is not None and self._certify_columns(columns).error <= self.eps:
-                    return columns
-            if self.eps is None:
-                break
-        return best
-
-    @property
-    def function(self) -> ScalarFunction:
-        """f, or the component that is read out."""
-        return self.functions[self._read_out or 0]
-
-    def component(self, index: int) -> HopfieldMap:
-        """The same layer with the same weights, read out at one component of f."""
-        if not 0 <= index < len(self.functions):
-            raise ShapeError(f"f has {len(self.functions)} components, there is no index {index}")
-        view = copy.copy(self)
-        view._read_out = index
-        return view
 
     def _certify(self, it: Interpolant) -> Certificate:
         return self._certify_columns(self.tables)
@@ -198,23 +186,6 @@ class HopfieldMap(Emulator):
         sizes = f"{self.samples} x {self.dim}"
         return self._proved(terms, {"samples x dim": sizes, "max |z|": self.bound}, steps, *tables)
 
-    def _verify(self, *inputs: Tensor, certified: float, bits: int) -> Verification:
-        if self._read_out is not None:
-            return super()._verify(*inputs, certified=certified, bits=bits)
-        parts = [self.component(j) for j in range(len(self.functions))]
-        found = [part._verify(*inputs, certified=certified, bits=bits) for part in parts]
-        return max(found, key=lambda one: (not one.holds, one.measured))
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The states."""
-        return {"z": (self.samples, self.dim)}
-
-    @property
-    def answer(self) -> tuple[int, ...]:
-        """For every state f, or all its components."""
-        return self.samples, *((len(self.functions),) if self._read_out is None else ())
-
     def _check_values(self, *inputs: Tensor) -> None:
         check_bound("z", inputs[0], self.bound, "scale the states or raise bound=")
 
@@ -222,9 +193,8 @@ class HopfieldMap(Emulator):
         """f(a.z + b), exactly (float64)."""
         (z,) = inputs
         line = z.double() @ self.a.double().to(z.device) + self.b
-        if self._read_out is not None:
-            return self.function(line)
-        return torch.stack([g(line) for g in self.functions], -1)
+        found = torch.stack([g(line) for g in self.functions], -1)
+        return found[..., 0] if self._alone else found
 
     def _encode(self, *inputs: Tensor) -> Prompt:
         """The states with a constant one."""
@@ -256,7 +226,7 @@ class HopfieldMap(Emulator):
         return Design(states, ((head,),), gives=(Features.of(f=out),), keys=patterns)
 
     def _read(self, output: Tensor) -> Tensor:
-        return output if self._read_out is None else output[..., self._read_out]
+        return output[..., 0] if self._alone else output
 
     @property
     def plan(self) -> Plan:
@@ -278,7 +248,7 @@ class HopfieldMap(Emulator):
     def _config(self) -> dict[str, Any]:
         config = {**super()._config(), "a": encode(self.a)}
         further = [encode(replace(it, edges=None)) for it in self.tables[1:]]
-        return config if self._read_out is not None else {**config, "components": further}
+        return config if self._alone else {**config, "components": further}
 
     @classmethod
     def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
@@ -332,38 +302,36 @@ def _alike(tables: Sequence[Interpolant], count: int) -> Sequence[Interpolant]:
 _BETA = 2.0  # of the memories below: a power of two, so that dividing keys by it is exact
 
 
-def _stored(layout: LookUpLayout) -> Design:
-    """The look-up layer as a Hopfield layer: grid tokens are stored, queries are the states.
-
-    Value rows become key rows that states do not meet. The layer multiplies everything by beta, so
-    keys and the margin are divided by it; the paper's margin does not follow beta or the square of
-    the residuals, and for larger bounds it is too small.
-    """
-    ((head,),) = layout.design.layers
-    logit = tuple((query, key.times(1 / _BETA)) for query, key in head.logit)
-    return replace(layout.design, layers=((replace(head, role="retrieval", logit=logit),),))
-
-
-def _memory(layout: LookUpLayout, dtype: torch.dtype) -> FrozenNetwork:
-    layer = hopfield(_stored(layout), _BETA, stored=layout.samples * layout.tokens)
-    return layout.network([layout.embedding(), layer]).to(dtype)
-
-
 class StoredTable(ResidualEmulator):
     """A construction whose table is read by a Hopfield layer instead of an attention head."""
 
     def _build_network(self) -> FrozenNetwork:
-        return _memory(self.layout, self.dtype)
+        layout = self.layout
+        layer = hopfield(self.design, _BETA, stored=layout.samples * layout.tokens)
+        return layout.network([layout.embedding(), layer])
 
     @property
     def design(self) -> Design:
-        """The one head; its logits are those of the layer over beta."""
-        return _stored(self.layout)
+        """The look-up layer as a Hopfield layer: grid tokens are stored, queries are the states.
+
+        Value rows become key rows that states do not meet. The layer multiplies everything by
+        beta, so keys and the margin are divided by it; the paper's margin does not follow beta or
+        the square of the residuals, and for larger bounds it is too small.
+        """
+        design = self.layout.design
+        ((head,),) = design.layers
+        logit = tuple((query, key.times(1 / _BETA)) for query, key in head.logit)
+        return replace(design, layers=((replace(head, role="retrieval", logit=logit),),))
 
     @property
     def plan(self) -> Plan:
         """As for attention, without a sequence-side readout."""
-        return _hopfield_plan(super().plan, self.layout)
+        plan, layout = super().plan, self.layout
+        rows, wide = plan.head_dim + layout.dim + 1, layout.features.total
+        attention = (2 * plan.head_dim + layout.dim + 1) * wide
+        attention += 2 * layout.samples * layout.count
+        weights = layout.weights - attention + 2 * rows * wide + (layout.dim + 1) * rows + 1
+        return replace(plan, head_dim=rows, parameters=weights, weight_bytes=8 * weights)
 
 
 class HopfieldResidual(StoredTable, ResidualMap):
@@ -392,10 +360,3 @@ class HopfieldStep(StoredTable, GradientStep):
     >>> round(float(em(x, y, w.double())), 5)
     1.85
     """
-
-
-def _hopfield_plan(plan: Plan, layout: LookUpLayout) -> Plan:
-    rows, wide = plan.head_dim + layout.dim + 1, layout.features.total
-    attention = (2 * plan.head_dim + layout.dim + 1) * wide + 2 * layout.samples * layout.count
-    weights = layout.weights - attention + 2 * rows * wide + (layout.dim + 1) * rows + 1
-    return replace(plan, head_dim=rows, parameters=weights, weight_bytes=8 * weights)

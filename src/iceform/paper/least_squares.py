@@ -102,11 +102,15 @@ class RidgeRegression(Emulator):
         self.alpha = check_positive("alpha", alpha, zero=True)
         self.radius = check_positive("radius", radius)
         norm = Domain.of(dim, samples, bound, x_norm=x_norm, dtype=dtype).x_norm
-        l2 = self.alpha / samples
-        self.eigenvalues = self._range(norm**2 if largest is None else largest, smallest)
+        self.l2 = l2 = self.alpha / samples  # lambda, of the mean over samples
+        top = check_positive("largest", norm**2 if largest is None else largest)
+        least = check_positive("smallest", smallest, zero=True)
+        if least > top:
+            raise BoundError(f"smallest eigenvalue {least:.6g} exceeds the largest {top:.6g}")
+        self.eigenvalues = least, top
         # Data are checked to have eigenvalues in this range, which is a little more.
-        slack = EIGENVALUE_SLACK * self.eigenvalues[1]
-        hessian = (max(0.0, self.eigenvalues[0] - slack) + l2, self.eigenvalues[1] + slack + l2)
+        slack = EIGENVALUE_SLACK * top
+        hessian = (max(0.0, least - slack) + l2, top + slack + l2)
         if not hessian[0] > 0:
             raise BoundError(
                 "the least eigenvalue of X'X/n plus alpha/n must be positive; "
@@ -137,17 +141,11 @@ class RidgeRegression(Emulator):
             w_norm=w_norm,
             **options,
         )
+        self.shapes, self.answer = {"x": (samples, dim), "y": (samples,)}, (dim,)
         self.regime = self.descent.regime
         self.interpolant = self.descent.interpolant
         self.domain = self.descent.domain
         self._hold_eps("leave out steps= to take as many as needed", f"{count} passes")
-
-    def _range(self, largest: float, smallest: float) -> tuple[float, float]:
-        top = check_positive("largest", largest)
-        least = check_positive("smallest", smallest, zero=True)
-        if least > top:
-            raise BoundError(f"smallest eigenvalue {least:.6g} exceeds the largest {top:.6g}")
-        return least, top
 
     def _count(self, steps: int | None, schedule: str, hessian: tuple[float, float]) -> int:
         if steps is not None:
@@ -159,11 +157,6 @@ class RidgeRegression(Emulator):
     def passes(self) -> int:
         """Passes through the frozen layer."""
         return len(self.descent.schedule)
-
-    @property
-    def l2(self) -> float:
-        """lambda = alpha / n."""
-        return self.descent.l2
 
     def _certify(self, it: Interpolant) -> Certificate:
         """Emulation error of the last iterate plus its distance to the solution."""
@@ -182,16 +175,6 @@ class RidgeRegression(Emulator):
         }
         terms = {**inner.terms, "convergence": left}
         return self._proved(terms, domain, (*inner.derivation, step), inner)
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Samples and labels."""
-        return {"x": (self.domain.samples, self.domain.dim), "y": (self.domain.samples,)}
-
-    @property
-    def answer(self) -> tuple[int, ...]:
-        """The solution."""
-        return (self.domain.dim,)
 
     def _check_values(self, *inputs: Tensor) -> None:
         """Bounds, then the eigenvalues of X'X/n."""

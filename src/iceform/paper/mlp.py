@@ -8,7 +8,7 @@ for every number z a sample x = 0 with the label -z, so that the layer looks up 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 import torch
@@ -31,8 +31,8 @@ from iceform.errors import BoundError, PrecisionError, ShapeError
 from iceform.expressions import ScalarFunction
 from iceform.heads import FrozenNetwork, LookUpLayout, LookUps
 from iceform.paper.in_graph import InGraph
-from iceform.paper.linear import LinearLayer
 from iceform.paper.residual import BLOCK, check_logits, room_for
+from iceform.paper.rows import LinearLayer
 from iceform.paper.selection import choose
 from iceform.run import Backend, bind, rounding_of
 from iceform.tables import Interpolant, regimes
@@ -98,6 +98,7 @@ class MLP(InGraph):
                 f"reach needs {len(sizes) - 1} bounds, one per layer, got {len(reach)}"
             )
         self.layers = nn.ModuleList()
+        self._linear: list[LinearLayer] = []
         self.tables: list[Interpolant] = []
         self._functions: list[ScalarFunction] = []
         size = max(1.0, check_positive("bound", bound))
@@ -115,6 +116,7 @@ class MLP(InGraph):
                 backend=backend,
             )
             self.layers.append(layer)
+            self._linear.append(layer)
             if index < last:
                 size = max(1.0, self._add_activation(layer, eps))
         error = self.certificate.error
@@ -127,8 +129,15 @@ class MLP(InGraph):
             )
 
     def _add_activation(self, layer: LinearLayer, eps: float | None) -> float:
-        """Fit the activation on a layer's range; the bound of what it returns."""
+        """Fit the activation on a layer's range; the bound of what it returns.
+
+        What runs stays within the reach; the exact network is off that by what was lost on the way.
+        """
+        *_, carried = self._carried()
+        exact = layer.reach + math.fsum(carried.values())
+        worst = layer.dim * layer.bound * layer.weight_bound
         high = layer.reach * OUTWARD_MANY + layer.certificate.error
+        high = max(high, min(exact, worst) * OUTWARD_MANY)
         f = ScalarFunction.of(self.activation, -high, high)
         share = None if eps is None else eps / (8 * len(self.sizes) * max(1.0, self._gain_after()))
         regimes.check_enclosed(f, -high, high, share)
@@ -163,27 +172,13 @@ class MLP(InGraph):
     @property
     def certificate(self) -> Certificate:
         """Look-up errors, carried through the layers."""
-        parts = {"linear": 0.0, "activation": 0.0, "rounding": 0.0}
-        steps = []
-        last = len(self.layers) - 1
-        for index, layer in enumerate(self.layers):
-            assert isinstance(layer, LinearLayer)
-            rows = layer.dim * self.weight_bound
-            parts = {name: rows * value for name, value in parts.items()}
-            parts["linear"] += layer.certificate.error
-            if index < last:
-                table = self.tables[index]
-                parts = {name: table.steepness * value for name, value in parts.items()}
-                parts["activation"] += table.error
-                parts["rounding"] += self._rounded(layer, table)
-            total = math.fsum(parts.values())
+        parts, steps = dict[str, float](), []
+        for index, (layer, parts) in enumerate(zip(self._linear, self._carried(), strict=True)):
+            total, rows = math.fsum(parts.values()), at_most(layer.dim * self.weight_bound, ".4g")
             steps.append(
-                DerivationStep(
-                    f"layer {index}", "error of its output", total, f"rows {at_most(rows, '.4g')}"
-                )
+                DerivationStep(f"layer {index}", "error of its output", total, f"rows {rows}")
             )
-        first = self.layers[0]
-        assert isinstance(first, LinearLayer)
+        first = self._linear[0]
         return Certificate.total(
             parts,
             domain={
@@ -197,6 +192,20 @@ class MLP(InGraph):
             assumptions=tuple(dict.fromkeys(a for t in self.tables for a in t.assumptions)),
             kind=weakest(t.kind for t in self.tables),
         )
+
+    def _carried(self) -> Iterator[dict[str, float]]:
+        """What the output of every layer is off by; of the newest without its activation yet."""
+        parts = {"linear": 0.0, "activation": 0.0, "rounding": 0.0}
+        for index, layer in enumerate(self._linear):
+            rows = layer.dim * self.weight_bound
+            parts = {name: rows * value for name, value in parts.items()}
+            parts["linear"] += layer.certificate.error
+            if index < len(self.tables):
+                table = self.tables[index]
+                parts = {name: table.steepness * value for name, value in parts.items()}
+                parts["activation"] += table.error
+                parts["rounding"] += self._rounded(layer, table)
+            yield parts
 
     @property
     def layout(self) -> LookUpLayout:
@@ -218,8 +227,7 @@ class MLP(InGraph):
     @property
     def networks(self) -> tuple[FrozenNetwork, ...]:
         """Every frozen network, of the linear maps in order and then the look-up layer."""
-        linear = [layer.network for layer in self.layers if isinstance(layer, LinearLayer)]
-        return (*linear, self.look_ups)
+        return (*(layer.network for layer in self._linear), self.look_ups)
 
     @property
     def digest(self) -> str:
@@ -229,16 +237,14 @@ class MLP(InGraph):
     @property
     def backend(self) -> str:
         """How the networks are evaluated."""
-        return str(self.layers[0].backend)
+        return self._linear[0].backend
 
     def _bind(self) -> list[Backend]:
-        first = self.layers[0]
-        assert isinstance(first, LinearLayer)
+        first = self._linear[0]
         return [bind(network, first.binding) for network in self.networks]
 
     def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
-        first = self.layers[0]
-        assert isinstance(first, LinearLayer)
+        first = self._linear[0]
         return (2, *(2, 1) * (inputs // 2)), (first.samples, self.sizes[-1])
 
     def forward(self, x: Tensor, *parameters: Tensor) -> Tensor:
@@ -261,10 +267,9 @@ class MLP(InGraph):
         *linear, look_up = backends
         pairs = self._pairs(parameters)
         for index, (weight, bias) in enumerate(pairs):
-            layer = self.layers[index]
-            assert isinstance(layer, LinearLayer)
             theta = torch.cat([weight, bias[..., None]], -1)
-            x = layer.through(linear[index], _with_one(x), theta)
+            with_one = torch.cat([x, torch.ones_like(x[..., :1])], -1)
+            x = self._linear[index].through(linear[index], with_one, theta)
             if index < len(self.tables):
                 self._check_range(index, x)
                 x = self._activate(look_up, self.tables[index], x)
@@ -300,7 +305,3 @@ class MLP(InGraph):
                 f"{len(parameters)} tensors"
             )
         return list(zip(parameters[::2], parameters[1::2], strict=True))
-
-
-def _with_one(x: Tensor) -> Tensor:
-    return torch.cat([x, torch.ones_like(x[..., :1])], -1)

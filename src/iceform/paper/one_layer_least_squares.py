@@ -28,8 +28,9 @@ tokens add at most :math:`(2 N + 8) u V`.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from jaxtyping import Float
@@ -53,6 +54,17 @@ from iceform.validation import (
     common_batch,
     unit_roundoff,
 )
+
+
+class OneLayerOptions(TypedDict, total=False):
+    """What both constructions are asked for by keyword."""
+
+    bound: float
+    y_bound: float | None
+    eps: float | None
+    dtype: torch.dtype
+    backend: str
+    grid: NormQuotient | None
 
 
 class OneLayerRidge(Emulator):
@@ -81,12 +93,20 @@ class OneLayerRidge(Emulator):
     (1, 1, True)
     """
 
+    _by_passes = "iceform.paper.RidgeRegression"
+
     def __init__(
+        self, alpha: float = 1.0, *, dim: int, samples: int, **options: Unpack[OneLayerOptions]
+    ) -> None:
+        self._solve(check_positive("alpha", alpha), lambda _: 0.0, dim, samples, **options)
+
+    def _solve(
         self,
-        alpha: float = 1.0,
-        *,
+        alpha: float,
+        least: Callable[[Domain], float],
         dim: int,
         samples: int,
+        *,
         bound: float = 1.0,
         y_bound: float | None = None,
         eps: float | None = tuning.EPS,
@@ -94,47 +114,39 @@ class OneLayerRidge(Emulator):
         backend: str = "auto",
         grid: NormQuotient | None = None,
     ) -> None:
-        self._begin_with(eps, dtype, backend, dim, samples, bound, y_bound)
-        self.alpha = check_positive("alpha", alpha)
-        self._finish(0.0, grid)
+        """Fit the grid, or prove the one given anew; refuse what would not fit or hold.
 
-    def _begin_with(
-        self, eps: float | None, dtype: torch.dtype, backend: str, dim: int, samples: int,
-        bound: float, y_bound: float | None,
-    ) -> None:  # fmt: skip
+        ``least`` is the least |X|^2 on a domain.
+        """
         Emulator.__init__(self, eps=eps, dtype=dtype, backend=backend)
-        self.domain = Domain.of(dim, samples, bound, y_bound=y_bound, dtype=dtype)
-
-    def _finish(self, least: float, grid: NormQuotient | None) -> None:
-        """Fit the grid, or prove the one given anew; refuse what would not fit or hold."""
-        domain, self.least = self.domain, least
-        axes = domain.samples * domain.dim
+        self.domain = domain = Domain.of(dim, samples, bound, y_bound=y_bound, dtype=dtype)
+        self.shapes, self.answer = {"x": (samples, dim), "y": (samples,)}, (dim,)
+        self.alpha, self.least = alpha, least(domain)
+        axes = samples * dim
         wanted = tuning.EPS if self.eps is None else self.eps / 2  # rounding gets the rest
-        low = least * (1 - NOISE)
-        if min(domain.samples, domain.dim) > 1:
-            one = NormQuotient.fit(1, domain.x, least=low / axes, alpha=self.alpha, eps=wanted)
+        low = self.least * (1 - NOISE)
+        if min(samples, dim) > 1:
+            one = NormQuotient.fit(1, domain.x, least=low / axes, alpha=alpha, eps=wanted)
             tokens = one.table.tokens
             raise ProgramError(
-                f"n = {domain.samples} and d = {domain.dim}: a grid of data sets has {axes} axes, "
+                f"n = {samples} and d = {dim}: a grid of data sets has {axes} axes, "
                 f"about {tokens}^{axes} = {tokens**axes} tokens, and the solution is no quotient "
                 "by |X|^2, which is what is proven; make n or d 1, or take passes instead of "
                 f"tokens: {self._by_passes}"
             )
-        self.grid = grid or NormQuotient.fit(
-            axes, domain.x, least=low, alpha=self.alpha, eps=wanted / self._labels
+        self.grid = (
+            NormQuotient.fit(axes, domain.x, least=low, alpha=alpha, eps=wanted / self._labels)
+            if grid is None
+            else grid.proven_for(axes, domain.x, least=low, alpha=alpha)
         )
         check_capacity(
             f"a grid of data sets with {self.grid.table.tokens}^{axes} = {self.grid.tokens} tokens",
             self.plan.literal_bytes,
             torch.device("cpu"),
-            f"use fewer samples or features, or passes instead of tokens: {self._by_passes}",
+            self._smaller,
         )
         self.interpolant = self.grid.table
         self._hold_eps("raise eps, or use float64", f"{self.grid.tokens} tokens in {self.dtype}")
-
-    @property
-    def _by_passes(self) -> str:
-        return "iceform.paper.RidgeRegression"
 
     @property
     def l2(self) -> float:
@@ -204,16 +216,6 @@ class OneLayerRidge(Emulator):
         return self._proved(terms, domain, steps, assumed=assumed)
 
     # ------------------------------------------------------------------------------ evaluation
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Samples and labels."""
-        return {"x": (self.domain.samples, self.domain.dim), "y": (self.domain.samples,)}
-
-    @property
-    def answer(self) -> tuple[int, ...]:
-        """The solution."""
-        return (self.domain.dim,)
 
     def _check_values(self, *inputs: Tensor) -> None:
         x, y = inputs
@@ -323,6 +325,8 @@ class OneLayerLeastSquares(OneLayerRidge):
     True
     """
 
+    _by_passes = "iceform.paper.LeastSquares"
+
     def __init__(
         self,
         *,
@@ -330,15 +334,9 @@ class OneLayerLeastSquares(OneLayerRidge):
         condition: float,
         dim: int = 1,
         largest: float | None = None,
-        bound: float = 1.0,
-        y_bound: float | None = None,
-        eps: float | None = tuning.EPS,
-        dtype: torch.dtype = torch.float64,
-        backend: str = "auto",
-        grid: NormQuotient | None = None,
+        **options: Unpack[OneLayerOptions],
     ) -> None:
-        self._begin_with(eps, dtype, backend, dim, samples, bound, y_bound)
-        self.alpha, self.condition = 0.0, check_positive("condition", condition)
+        self.condition = check_positive("condition", condition)
         if self.condition < 1:
             raise BoundError(f"condition must be at least 1, got {condition!r}")
         if check_size("dim", dim) > 1 and samples == 1:
@@ -346,12 +344,12 @@ class OneLayerLeastSquares(OneLayerRidge):
                 f"one sample of {dim} features has no unique least-squares solution; give at "
                 "least as many samples as features, or a penalty (OneLayerRidge)"
             )
-        top = self.domain.x**2 if largest is None else check_positive("largest", largest)
-        self._finish(samples * top / self.condition, grid)
 
-    @property
-    def _by_passes(self) -> str:
-        return "iceform.paper.LeastSquares"
+        def least(domain: Domain) -> float:
+            top = domain.x**2 if largest is None else check_positive("largest", largest)
+            return samples * top / self.condition
+
+        self._solve(0.0, least, dim, samples, **options)
 
     def _check_values(self, *inputs: Tensor) -> None:
         """Bounds, and that |X|^2 is not too small."""

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Required, Self, TypedDict
+from functools import partial
+from typing import Any, Self, Unpack, cast
 
 import torch
 from torch import Tensor
@@ -27,15 +27,15 @@ from iceform import tuning
 from iceform.arithmetic import at_most
 from iceform.certificates import Certificate
 from iceform.certificates import DerivationStep as Step
-from iceform.errors import BoundError, CapacityError, PrecisionError
+from iceform.errors import BoundError, PrecisionError
 from iceform.expressions import ScalarFunction
 from iceform.expressions.losses import Loss
 from iceform.heads import Design, Features, FrozenNetwork, LookUpLayout, LookUps
 from iceform.heads.lookups import LARGEST_LOGIT, MARGIN
 from iceform.paper.base import Emulator, LayerSizes, Plan
-from iceform.paper.domain import Domain
+from iceform.paper.domain import Domain, DomainOptions
 from iceform.paper.selection import choose
-from iceform.run import rounding_of, windowed
+from iceform.run import rounding_of
 from iceform.tables import Interpolant, RoundingModel
 from iceform.validation import check_choice, check_size, unit_roundoff
 
@@ -45,7 +45,6 @@ SAME = "same"  # the eps of the emulator that is reprogrammed
 
 BLOCK = 8  # samples of a prompt: the cost of a literal sample grows with it
 _FEWEST_TOKENS = 32  # of a block
-_MANY = 1 << 16  # samples whose first pass should not wait for the network
 
 
 def room_for(tokens: int) -> int:
@@ -94,26 +93,24 @@ class Rates:
 PLAIN = Rates()
 
 
-class ResidualOptions(TypedDict, total=False):
+class ResidualOptions(DomainOptions, total=False):
     """What a construction on residuals is asked for by keyword."""
 
-    dim: Required[int]
-    samples: Required[int]
-    bound: float
     eps: float | None
     regime: str
     dtype: torch.dtype
     backend: str
     kinks: Sequence[float] | None
     tokens: int | None
-    x_norm: float | None
-    w_norm: float | None
-    y_bound: float | None
-    w_bound: float | None
-    z_range: tuple[float, float] | None
     interpolant: Interpolant | None
     estimate: bool
     room: int | None
+
+
+def domain_options(options: ResidualOptions) -> DomainOptions:
+    """Those that say the domain."""
+    found = {k: v for k, v in options.items() if k in DomainOptions.__annotations__}
+    return cast(DomainOptions, found)
 
 
 class ResidualEmulator(Emulator):
@@ -125,13 +122,12 @@ class ResidualEmulator(Emulator):
     True
     """
 
+    _averages = False  # whether the answer is the mean over samples of rows that carry w as well
+
     def __init__(
         self,
         loss: LossLike,
         *,
-        dim: int,
-        samples: int,
-        bound: float = 1.0,
         eps: float | None = tuning.EPS,
         regime: str = "spectral",
         dtype: torch.dtype = torch.float64,
@@ -139,47 +135,23 @@ class ResidualEmulator(Emulator):
         rates: Rates = PLAIN,
         kinks: Sequence[float] | None = None,
         tokens: int | None = None,
-        x_norm: float | None = None,
-        w_norm: float | None = None,
-        y_bound: float | None = None,
-        w_bound: float | None = None,
-        z_range: tuple[float, float] | None = None,
         interpolant: Interpolant | None = None,
         estimate: bool = False,
         room: int | None = None,
+        **bounds: Unpack[DomainOptions],
     ) -> None:
         super().__init__(eps=eps, dtype=dtype, backend=backend)
         self.loss = loss = Loss.of(loss)
         self.regime = check_choice("regime", regime, ("spectral", "hard"))
-        self.domain = Domain.of(
-            dim,
-            samples,
-            bound,
-            x_norm=x_norm,
-            w_norm=w_norm,
-            y_bound=y_bound,
-            w_bound=w_bound,
-            z_range=z_range,
-            labelled=loss.kind == "residual",
-            dtype=self.dtype,
-        )
+        self.domain = Domain.of(labelled=loss.kind == "residual", dtype=self.dtype, **bounds)
+        samples, dim = self.domain.samples, self.domain.dim
+        self.shapes = {"x": (samples, dim), "y": (samples,), "w": (dim,)}
+        self.answer = (dim,) if self._averages else (samples, dim)
         self.rates = rates
-        windowed.prepare(samples)  # beside the search for a table
         self._estimate = estimate
         self._least_room = 1 if room is None else check_size("room", room)
         self.interpolant = self._choose(loss.derivative, kinks, tokens, interpolant)
         self._hold_eps("use eps=None to accept that", f"{self.interpolant.tokens} grid tokens")
-
-    def _warm_up(self) -> None:
-        """Build the network, and read it as a pass does, where the first call is to be like others.
-
-        What the first pass over many samples would wait for takes longer than that pass.
-        """
-        if self.domain.samples < _MANY or self.backend != "fused":
-            return
-        x, y, w = (torch.zeros(s, dtype=self.dtype) for s in ((1, self.domain.dim), (1,), (1,)))
-        with suppress(CapacityError):  # whoever calls it is told
-            self.bind().total(self._look_ups(x, y, w.expand(self.domain.dim), self.rates))
 
     # ------------------------------------------------------------------------ the look-up table
 
@@ -212,24 +184,20 @@ class ResidualEmulator(Emulator):
         slack = 4 * (self.domain.dim + 4) * unit * (self.domain.terms + abs(low) + abs(high))
         return low - slack, high + slack
 
-    def _on_the_same_weights(
-        self, loss: Loss, eps: float | str | None, make: Callable[..., Self]
-    ) -> Self:
-        """Another loss on these weights: by the same keys where they hold eps, else by its own.
-
-        ``make`` builds the other emulator from what was asked for.
-        """
-        room = self.layout.tokens
-        asked = {**self._asked, "room": room, "eps": self.eps if eps == SAME else eps}
-        other, best = self._by_the_same_keys(loss, asked, make)
+    def _on_the_same_weights(self, like: LossLike, eps: float | str | None, **changed: Any) -> Self:
+        """Another loss on these weights: by the same keys where they hold eps, else by its own."""
+        loss, room = Loss.of(like), self.layout.tokens
+        wanted: Any = self.eps if eps == SAME else eps
+        make = partial(type(self), loss, **{**self._asked, **changed, "room": room})
+        other, best = self._by_the_same_keys(loss, wanted, make)
         if other is None:
             name = loss.name or "this function"
             held = at_most(best, ".3g")
             present = f"the present keys certify {held}, pass eps=None to accept that"
             try:
-                other = make(**asked)
+                other = make(eps=wanted)
             except PrecisionError as none:
-                what = f"{name} cannot be reprogrammed to eps = {asked['eps']:.3g}: {none}"
+                what = f"{name} cannot be reprogrammed to eps = {wanted:.3g}: {none}"
                 raise PrecisionError(f"{what}; {present}", best=best) from None
             if other.layout.tokens > room:
                 raise PrecisionError(
@@ -242,21 +210,21 @@ class ResidualEmulator(Emulator):
         return other
 
     def _by_the_same_keys(
-        self, loss: Loss, asked: dict[str, Any], make: Callable[..., Self]
+        self, loss: Loss, eps: Any, make: Callable[..., Self]
     ) -> tuple[Self | None, float]:
         """With the present keys if these hold eps by a proof, and what they certify."""
         refit = self.interpolant.refit(loss.derivative)
         try:
-            other = make(**{**asked, "eps": None}, interpolant=refit)
+            other = make(eps=None, interpolant=refit)
         except BoundError:  # residuals of this loss leave the present table
-            if asked["eps"] is None:
+            if eps is None:
                 raise
             return None, math.inf
         error = other.certificate.error
-        if asked["eps"] is None:
+        if eps is None:
             return other, error
-        if error <= asked["eps"] and (refit.kind == "proven" or self._estimate):
-            return make(**asked, interpolant=refit), error
+        if error <= eps and (refit.kind == "proven" or self._estimate):
+            return make(eps=eps, interpolant=refit), error
         return None, error
 
     # ----------------------------------------------------------------------------- certificate
@@ -276,7 +244,8 @@ class ResidualEmulator(Emulator):
         row = rates.gain * (it.size * d.x + self._offset_bound)
         largest = check_logits(it, d.terms + abs(it.grid.center))
         carried = self._carried(it, rates)
-        sums = self._sum_error()
+        averaged = rounding_of(self.backend).sum_error(self.dtype, d.samples)
+        sums = averaged if self._averages else 0.0  # each is read alone
         held = torch.finfo(self.dtype)
         if not max(row, it.size * d.x) + self._kept(rates) <= held.max / _ROOM:
             raise BoundError(
@@ -308,11 +277,7 @@ class ResidualEmulator(Emulator):
 
     def _kept(self, rates: Rates) -> float:
         """Bound of what is carried of w."""
-        return rates.shrink * self.domain.w
-
-    def _sum_error(self) -> float:
-        """Relative error of the readout's sum over samples; none where each is read alone."""
-        return 0.0
+        return (1 + rates.shrink) * self.domain.w if self._averages else 0.0
 
     # --------------------------------------------------------------------------- prompt, weights
 
@@ -344,6 +309,10 @@ class ResidualEmulator(Emulator):
             self.layout, self.interpolant, samples, labels, w, offsets, gain=gain, keep=keep
         )
 
+    def _factors(self, rates: Rates) -> tuple[float, float]:
+        """A sample's row is (1 - shrink) w - gain (look-up - offset) x, or the gradient alone."""
+        return (-rates.gain, 1 - rates.shrink) if self._averages else (rates.gain, 0.0)
+
     def _written(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Samples, labels and offsets as they stand in the prompt."""
         if self.loss.kind == "margin":
@@ -351,10 +320,6 @@ class ResidualEmulator(Emulator):
         if self.loss.kind == "glm":
             return x, torch.zeros_like(y), y
         return x, y, None
-
-    def _factors(self, rates: Rates) -> tuple[float, float]:
-        """What look-ups and w are multiplied by in a sample's row."""
-        return rates.gain, rates.shrink
 
     def _build_network(self) -> FrozenNetwork:
         return self.layout.build(self.dtype)
@@ -365,12 +330,6 @@ class ResidualEmulator(Emulator):
         return plan_look_ups(self.layout, self.domain.samples, self.interpolant.tokens, self.dtype)
 
     # ------------------------------------------------------------------------------ evaluation
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Samples, labels and coefficients."""
-        n, d = self.domain.samples, self.domain.dim
-        return {"x": (n, d), "y": (n,), "w": (d,)}
 
     def _check_values(self, *inputs: Tensor, sizes: Tensor | None = None) -> None:
         """Bounds of what was measured, labels and range."""

@@ -4,10 +4,10 @@ Head r looks up z = theta_r . x_i among grid tokens with values L_k: the look-up
 which at the right temperature is exact to rounding with about 25 tokens. What differs between the
 two encodings is where the prompt keeps theta:
 
-rows (thm:attn_sim_attn)
+rows (thm:attn_sim_attn), :class:`RowLayer`
     Token j carries x_j and row j of every weight matrix. A head's own affine map makes the grid
     tokens (L_k theta_r) from row r. Any number of rows; tokens are zero-padded.
-embedding (def:input_attn)
+embedding (def:input_attn), :class:`RampLayer`
     Token i carries x_i, i times all weights, and a one-hot position. The ramp i theta_r is the key
     and positions give bias and value, so the tokens themselves are the grid. The paper's second
     block of constant weights is redundant, and its displayed key makes the softmax independent of
@@ -18,22 +18,25 @@ embedding (def:input_attn)
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypedDict
+from typing import NamedTuple, TypedDict, Unpack
 
 import torch
-from torch import Tensor
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from iceform import tuning
 from iceform.arithmetic import exactly
 from iceform.arithmetic.units import LEAK_BITS
+from iceform.certificates import Certificate
 from iceform.certificates import DerivationStep as Step
 from iceform.errors import BoundError, ProgramError
 from iceform.expressions import ScalarFunction
 from iceform.heads import (
     Design,
     Features,
+    FrozenNetwork,
     Head,
     LiftedAttention,
     Move,
@@ -48,7 +51,7 @@ from iceform.heads.head import Pair
 from iceform.paper.base import Emulator, LayerSizes, Plan
 from iceform.paper.selection import choose
 from iceform.run import primitives, rounding_of
-from iceform.run.formulas import RampLookUps, RowLookUps
+from iceform.run.formulas import AttendedFeatures, RampLookUps, RowLookUps
 from iceform.tables import Grid, Interpolant, RoundingModel
 from iceform.tables.local import rounding_on
 from iceform.validation import (
@@ -72,7 +75,7 @@ class Entries(NamedTuple):
 
 @dataclass(frozen=True)
 class RowLayer:
-    """The literal first layer: ``blocks`` weight matrices of given row counts, applied to x.
+    """The literal first layer, weights as rows of the prompt (thm:attn_sim_attn).
 
     Attributes
     ----------
@@ -84,8 +87,6 @@ class RowLayer:
         What each matrix is called in labels ("K", "Q", "V").
     table
         The look-up of the identity.
-    encoding
-        "rows" or "embedding".
     margin
         M, which keeps attention off padding tokens.
     """
@@ -95,13 +96,17 @@ class RowLayer:
     rows: tuple[int, ...]
     names: tuple[str, ...]
     table: Interpolant
-    encoding: str
     margin: float
 
     @property
     def outputs(self) -> int:
-        """Rows of all matrices together: the layer's heads and its output features."""
+        """Rows of all matrices together: the layer's output features."""
         return sum(self.rows)
+
+    @property
+    def tables(self) -> tuple[Interpolant, ...]:
+        """The tables of the heads that share a row."""
+        return (self.table,)
 
     @property
     def tokens(self) -> int:
@@ -111,79 +116,12 @@ class RowLayer:
     @property
     def prompt_tokens(self) -> int:
         """Tokens of the prompt."""
-        return self.tokens if self.encoding == "embedding" else max(self.samples, *self.rows)
+        return max(self.samples, *self.rows)
 
     @property
     def features(self) -> Features:
         """Features of the prompt."""
-        if self.encoding == "rows":
-            return Features.of(x=self.dim, **dict.fromkeys(self.names, self.dim))
-        blocks = {name: count * self.dim for name, count in self.looked.sizes}
-        return Features.of(x=self.dim, **blocks, position=self.tokens)
-
-    @property
-    def labels(self) -> list[str]:
-        """One per head."""
-        return [f"{name} row {j}" for name, j in self.places]
-
-    @property
-    def roles(self) -> tuple[str, ...]:
-        """One per token of the prompt."""
-        kept = [f"x {i}" if i < self.samples else "padding" for i in range(self.prompt_tokens)]
-        what = "weight row" if self.encoding == "rows" else "grid point"
-        return tuple(f"{k}, {what} {i}" for i, k in enumerate(kept))
-
-    def pack(self, x: Tensor, weights: list[Tensor]) -> Tensor:
-        """The prompt: data and weights, zero-padded."""
-        batch = common_batch(x.shape[:-2], *(w.shape[:-2] for w in weights))
-        count = self.prompt_tokens
-
-        def padded(t: Tensor) -> Tensor:
-            t = t.expand(*batch, *t.shape[-2:])
-            return torch.nn.functional.pad(t, (0, 0, 0, count - t.shape[-2]))
-
-        if self.encoding == "rows":
-            return torch.cat([padded(x), *map(padded, weights)], -1)
-        ramp = self.ramp.to(x)[:, None]
-        flat = [w.expand(*batch, *w.shape[-2:]).flatten(-2)[..., None, :] * ramp for w in weights]
-        position = torch.eye(count, dtype=x.dtype, device=x.device).expand(*batch, count, count)
-        return torch.cat([padded(x), *flat, position], -1)
-
-    @property
-    def formula(self) -> RowLookUps | RampLookUps:
-        """What the layer computes: the rows' products with x, looked up."""
-        at = self.features
-        if self.encoding == "rows":
-            rows = tuple((at[name], count) for name, count in self.looked.sizes)
-            return RowLookUps(at["x"], self.samples, rows, self.table)
-        rows_at = slice(at["x"].stop, at["position"].start)
-        return RampLookUps(at["x"], self.samples, rows_at, at["position"], self.ramp, (self.table,))
-
-    @property
-    def ramp(self) -> Tensor:
-        """Of an embedding's tokens, counted from the middle of the grid; 0 beyond it."""
-        ramp = torch.zeros(self.tokens, dtype=torch.float64)
-        ramp[: self.table.tokens] = self._grid.offsets / self._grid.spacing
-        return ramp
-
-    def build(self) -> SoftmaxAttention:
-        """The literal weights, float64."""
-        readout = torch.eye(self.tokens, self.samples, dtype=torch.float64)  # the samples' tokens
-        if self.encoding == "embedding":
-            return attention(self.design, 0, readout)
-        weights = attention_weights(self.design, 0, readout, shared="kq")
-        return LiftedAttention(*self._lift(), *weights, labels=self.labels)
-
-    @property
-    def design(self) -> Design:
-        """A head for every row, on tokens that are lifted, or on the prompt's."""
-        parts = self._rows() if self.encoding == "rows" else self._embedding()
-        heads = tuple(
-            Head(label, logit, (Move(value, {place: 1.0}),))
-            for label, place, (logit, value) in zip(self.labels, self.places, parts, strict=True)
-        )
-        at = self._lifted if self.encoding == "rows" else self.features
-        return Design(at, (heads,), gives=(self.looked,))
+        return Features.of(x=self.dim, **dict.fromkeys(self.names, self.dim))
 
     @property
     def looked(self) -> Features:
@@ -191,47 +129,72 @@ class RowLayer:
         return Features(tuple(zip(self.names, self.rows, strict=True)))
 
     @property
-    def places(self) -> list[tuple[str, int]]:
-        """What each head writes."""
-        return [(name, j) for name, count in self.looked.sizes for j in range(count)]
+    def roles(self) -> tuple[str, ...]:
+        """One per token of the prompt."""
+        return self._named("weight row")
 
-    def ramps(self, factor: float) -> Iterator[tuple[Pair, ...]]:
-        """For each head, the products of x and its row's ramp, row-major in the prompt."""
-        d = self.dim
-        for name, j in self.places:
-            own = (Row.of(name, j * d + i, factor) for i in range(d))
-            yield tuple((Row.of("x", i), key) for i, key in enumerate(own))
+    def _named(self, what: str) -> tuple[str, ...]:
+        kept = [f"x {i}" if i < self.samples else "padding" for i in range(self.prompt_tokens)]
+        return tuple(f"{k}, {what} {i}" for i, k in enumerate(kept))
+
+    def prompt(self, x: Tensor, *weights: Tensor) -> Prompt:
+        """Data and weights as tokens."""
+        return Prompt(self.pack(x, weights), self.features, self.roles)
+
+    def pack(self, x: Tensor, weights: Sequence[Tensor]) -> Tensor:
+        """The prompt: data and weights, zero-padded."""
+        batch = common_batch(x.shape[:-2], *(w.shape[:-2] for w in weights))
+        return torch.cat([self._padded(part, batch) for part in (x, *weights)], -1)
+
+    def _padded(self, part: Tensor, batch: torch.Size) -> Tensor:
+        part = part.expand(*batch, *part.shape[-2:])
+        return torch.nn.functional.pad(part, (0, 0, 0, self.prompt_tokens - part.shape[-2]))
 
     @property
-    def _grid(self) -> Grid:
-        assert isinstance(self.table.grid, Grid)
-        return self.table.grid
+    def formula(self) -> RowLookUps | RampLookUps:
+        """What the layer computes: the rows' products with x, looked up."""
+        rows = tuple((self.features[name], count) for name, count in self.looked.sizes)
+        return RowLookUps(self.features["x"], self.samples, rows, self.table)
+
+    @property
+    def design(self) -> Design:
+        """The same head for every row, on tokens that are lifted: those differ."""
+        bias = Row.flags(bias=-self._beta, padding=-self.margin)
+        logit = products(self._lifted, {"query": 1.0}, {"key": 2 * self._beta})
+        heads = tuple(
+            Head(f"{name} row {j}", (*logit, (Row.of("one"), bias)), _into(name, j, "value"))
+            for name, count in self.looked.sizes
+            for j in range(count)
+        )
+        return Design(self._lifted, (heads,), gives=(self.looked,))
+
+    def build(self) -> SoftmaxAttention:
+        """The literal weights, float64."""
+        weights = attention_weights(self.design, 0, self._readout, shared="kq")
+        labels = [head.role for head in self.design.layers[0]]
+        return LiftedAttention(*self._lift(), *weights, labels=labels)
+
+    def network(
+        self, *after: nn.Module, formulas: Sequence[AttendedFeatures] = ()
+    ) -> FrozenNetwork:
+        """The layer and those after it, which compute by their ``formulas``."""
+        formula = [self.formula, *formulas]
+        return FrozenNetwork([self.build(), *after], self.features, self.tables, formulas=formula)
+
+    @property
+    def _readout(self) -> Tensor:
+        return torch.eye(self.tokens, self.samples, dtype=torch.float64)  # the samples' tokens
 
     @property
     def _beta(self) -> float:
-        return self.table.sharpness / self._grid.spacing**2
+        return self.table.sharpness / self.table.grid.spacing**2
 
     @property
     def _lifted(self) -> Features:
         """Features of lifted tokens: a sample's, and a grid point's."""
         return Features.of(query=self.dim, key=self.dim, bias=1, value=1, padding=1, one=1)
 
-    def _rows(self) -> Iterator[tuple[tuple[Pair, ...], Row]]:
-        """Logit and value of every head, the same for all: their tokens differ."""
-        bias = Row.flags(bias=-self._beta, padding=-self.margin)
-        logit = products(self._lifted, {"query": 1.0}, {"key": 2 * self._beta})
-        yield from [((*logit, (Row.of("one"), bias)), Row.of("value"))] * self.outputs
-
-    def _embedding(self) -> Iterator[tuple[tuple[Pair, ...], Row]]:
-        """Logit and value of every head: its row's ramp, and positions for bias and value."""
-        padding = self.tokens - self.table.tokens
-        bias = self.table.keys.biases.tolist() + [-self.margin] * padding
-        values = self.table.values.tolist() + [0.0] * padding
-        everywhere = Row.over("position", [1.0] * self.tokens), Row.over("position", bias)
-        for ramp in self.ramps(2 * self._beta * self._grid.spacing):
-            yield (*ramp, everywhere), Row.over("position", values)
-
-    def _lift(self) -> tuple[Any, ...]:
+    def _lift(self) -> tuple[Tensor, Tensor, Tensor, tuple[int, ...], Tensor, Tensor, Tensor]:
         """What makes the tokens of every head: x as queries, its row along the ramp as keys."""
         n, grid, at, packed = self.samples, self.table.tokens, self._lifted, self.features
         eye = torch.eye(self.dim, dtype=torch.float64)
@@ -252,20 +215,159 @@ class RowLayer:
         samples[n:] = 0.0
         return shared, samples, groups, self.rows, torch.cat(own), ramp, constant
 
-    def parameters(self) -> int:
-        """Numbers in the literal layer."""
-        attending, before = self.sizes()
-        return attending.parameters + before
-
     def sizes(self) -> tuple[LayerSizes, int]:
         """What the literal layer comes to, and the numbers of the map before it."""
-        heads, n, logit = self.outputs, self.samples, self.dim + 1
-        if self.encoding == "embedding":
-            return LayerSizes(self.tokens, self.features.total, heads, logit, heads, n), 0
-        lifted = self._lifted.total
+        heads, n, lifted = self.outputs, self.samples, self._lifted.total
         maps = (1 + len(self.rows)) * lifted * self.features.total
         maps += self.prompt_tokens * (self.tokens + heads) + self.tokens * (1 + lifted)
-        return LayerSizes(self.tokens, lifted, heads, logit, heads, n, shared=2), maps
+        return LayerSizes(self.tokens, lifted, heads, self.dim + 1, heads, n, shared=2), maps
+
+    def plan(self, dtype: torch.dtype, *after: LayerSizes) -> Plan:
+        """Of this layer and those after it."""
+        first, more = self.sizes()
+        return Plan.of(
+            [first, *after],
+            dtype,
+            grid=self.table.tokens,
+            prompt=(self.prompt_tokens, self.features.total),
+            looked=self.samples * first.heads * self.table.tokens,
+            more=more,
+            products=self.samples * self.dim * first.heads,
+        )
+
+
+def _into(name: str, row: int, value: str) -> tuple[Move, ...]:
+    return (Move(Row.of(value), {(name, row): 1.0}),)
+
+
+@dataclass(frozen=True)
+class Ramp:
+    """How tokens along a ramp are a grid, for the heads that share a row.
+
+    Attributes
+    ----------
+    factors
+        What a row is multiplied by in each token of the grid.
+    scale
+        What keys multiply that by.
+    parts
+        For every head what it is called, its table, and the biases of its tokens.
+    """
+
+    factors: Tensor
+    scale: float
+    parts: tuple[tuple[str, Interpolant, Tensor], ...]
+
+    @classmethod
+    def of(cls, table: Interpolant) -> Ramp:
+        """One head, with all of a table around 0."""
+        assert isinstance(table.grid, Grid)
+        spacing = table.grid.spacing
+        scale = 2 * (table.sharpness / spacing**2) * spacing
+        return cls(table.grid.offsets / spacing, scale, (("", table, table.keys.biases),))
+
+
+@dataclass(frozen=True)
+class RampLayer(RowLayer):
+    """The literal first layer, weights along the embedding (def:input_attn).
+
+    Attributes
+    ----------
+    ramp
+        The tokens' factors and the heads to a row, one or more.
+    shared
+        As :func:`iceform.heads.attention` has it.
+    """
+
+    ramp: Ramp
+    shared: str = ""
+
+    @property
+    def tables(self) -> tuple[Interpolant, ...]:
+        """The tables of the heads that share a row."""
+        return tuple(table for _, table, _ in self.ramp.parts)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """All tokens that attend are in the prompt."""
+        return self.tokens
+
+    @property
+    def features(self) -> Features:
+        """Features of the prompt."""
+        blocks = {name: count * self.dim for name, count in self.looked.sizes}
+        return Features.of(x=self.dim, **blocks, position=self.tokens)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """One per token of the prompt."""
+        return self._named("grid point")
+
+    def pack(self, x: Tensor, weights: Sequence[Tensor]) -> Tensor:
+        """The prompt: data zero-padded, weights along the ramp, positions."""
+        batch = common_batch(x.shape[:-2], *(w.shape[:-2] for w in weights))
+        ramp, count = self._factors.to(x)[:, None], self.tokens
+        flat = [w.expand(*batch, *w.shape[-2:]).flatten(-2)[..., None, :] * ramp for w in weights]
+        position = torch.eye(count, dtype=x.dtype, device=x.device).expand(*batch, count, count)
+        return torch.cat([self._padded(x, batch), *flat, position], -1)
+
+    @property
+    def _factors(self) -> Tensor:
+        """Of all tokens; 0 beyond the grid."""
+        return torch.nn.functional.pad(self.ramp.factors, (0, self.tokens - len(self.ramp.factors)))
+
+    @property
+    def formula(self) -> RampLookUps:
+        """What the layer computes: the rows' products with x, looked up and summed over heads."""
+        at = self.features
+        rows = slice(at["x"].stop, at["position"].start)
+        return RampLookUps(at["x"], self.samples, rows, at["position"], self._factors, self.tables)
+
+    @property
+    def design(self) -> Design:
+        """The heads of every row: its ramp, and positions for bias and value."""
+        everywhere, d = Row.over("position", [1.0] * self.tokens), self.dim
+        spare = [0.0] * (self.tokens - self.table.tokens)
+        points = [
+            (
+                [role] if role else [],
+                Row.over("position", biases.tolist() + [-self.margin for _ in spare]),
+                Row.over("position", table.values.tolist() + spare),
+            )
+            for role, table, biases in self.ramp.parts
+        ]
+
+        def along(name: str, j: int) -> tuple[Pair, ...]:
+            own = (Row.of(name, j * d + i, self.ramp.scale) for i in range(d))
+            return tuple((Row.of("x", i), key) for i, key in enumerate(own))
+
+        heads = tuple(
+            Head(
+                ", ".join([f"{name} row {j}", *role]),
+                (*along(name, j), (everywhere, point)),
+                (Move(value, {(name, j): 1.0}),),
+            )
+            for name, count in self.looked.sizes
+            for j in range(count)
+            for role, point, value in points
+        )
+        return Design(self.features, (heads,), gives=(self.looked,))
+
+    def build(self) -> SoftmaxAttention:
+        """The literal weights, float64."""
+        return attention(self.design, 0, self._readout, shared=self.shared)
+
+    def sizes(self) -> tuple[LayerSizes, int]:
+        """What the literal layer comes to; there is no map before it."""
+        return LayerSizes(
+            tokens=self.tokens,
+            features=self.features.total,
+            heads=self.outputs * len(self.ramp.parts),
+            logit=self.dim + 1,
+            values=self.outputs,
+            answers=self.samples,
+            shared=len(self.shared),
+        ), 0
 
 
 _LINE = ScalarFunction(lambda z: z, "identity", affine=(1.0, 0.0))
@@ -291,7 +393,8 @@ class RowOptions(TypedDict, total=False):
 class RowEmulator(Emulator):
     """What every construction with weights in the prompt shares.
 
-    ``em(x, *weights)``: x is (*batch, samples, dim), weights are (*batch, rows, dim).
+    ``em(x, *weights)``: x is (*batch, samples, dim), weights are (*batch, rows, dim). As it stands
+    it is the look-up of all rows; a subclass says what the exact algorithm is, and adds layers.
     """
 
     def __init__(
@@ -326,6 +429,9 @@ class RowEmulator(Emulator):
         self.reach = worst if self.given_reach is None else min(worst, self.given_reach)
         self.nonzeros = None if nonzeros is None else check_size("nonzeros", nonzeros)
         self._shape = (rows, names)
+        weights = {name: (count, self.dim) for count, name in zip(rows, names, strict=True)}
+        self.shapes = {"x": (self.samples, self.dim), **weights}
+        self.answer = (self.samples, sum(rows))
         if self.dtype == torch.float32 and not 1 / _SQUARED <= self.reach <= _SQUARED:
             raise BoundError(
                 f"products reach {self.reach:.3g} with these bounds, and keys hold their inverse "
@@ -381,9 +487,9 @@ class RowEmulator(Emulator):
     def layer(self) -> RowLayer:
         """The first layer's description."""
         rows, names = self._shape
-        return RowLayer(
-            self.dim, self.samples, rows, names, self.interpolant, self.encoding, self._margin()
-        )
+        it = self.interpolant
+        sizes = (self.dim, self.samples, rows, names, it, self._margin())
+        return RowLayer(*sizes) if self.encoding == "rows" else RampLayer(*sizes, Ramp.of(it))
 
     def _margin(self) -> float:
         """Padding tokens, at logit -M, meet a grid whose mass is at least e^{-c/4}."""
@@ -439,12 +545,6 @@ class RowEmulator(Emulator):
 
     # ------------------------------------------------------------------------------ evaluation
 
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Data, then a matrix for every name."""
-        weights = {name: (rows, self.dim) for rows, name in zip(*self._shape, strict=True)}
-        return {"x": (self.samples, self.dim), **weights}
-
     def _check_values(self, *inputs: Tensor) -> None:
         """Bounds, then the products' range."""
         x, *weights = inputs
@@ -474,20 +574,82 @@ class RowEmulator(Emulator):
 
     def _encode(self, *inputs: Tensor) -> Prompt:
         """Data and weights as tokens."""
-        x, *weights = inputs
-        layer = self.layer
-        return Prompt(layer.pack(x, weights), layer.features, layer.roles)
+        return self.layer.prompt(*inputs)
 
-    def _plan(self, *after: LayerSizes) -> Plan:
-        """Of the first layer and those after it."""
-        layer, n = self.layer, self.samples
-        first, more = layer.sizes()
-        return Plan.of(
-            [first, *after],
-            self.dtype,
-            grid=self.interpolant.tokens,
-            prompt=(layer.prompt_tokens, layer.features.total),
-            looked=n * layer.outputs * self.interpolant.tokens,
-            more=more,
-            products=n * self.dim * layer.outputs,
+    def _certify(self, it: Interpolant) -> Certificate:
+        looked = self._looked(it)
+        return self._proved(looked, self._describe(), self._steps(it, looked), it)
+
+    def _build_network(self) -> FrozenNetwork:
+        return self.layer.network()
+
+    @property
+    def design(self) -> Design:
+        """A head for every row."""
+        return self.layer.design
+
+    @property
+    def plan(self) -> Plan:
+        """One layer, one head per row."""
+        return self.layer.plan(self.dtype)
+
+
+class LinearLayer(RowEmulator):
+    """x -> x theta' with theta in the prompt (sec. 4.3).
+
+    ``em(x, theta)`` has shape (*batch, samples, out_features); the error is that of one look-up of
+    a straight line.
+
+    Parameters
+    ----------
+    in_features, out_features
+        The shape of theta is (out_features, in_features).
+    samples
+        Tokens of x.
+    bound, weight_bound
+        Entrywise bounds of x and theta (theta: as x by default).
+    reach
+        A narrower bound of |theta x|, checked on every input.
+    nonzeros
+        For sparse data: at most this many nonzero products theta_j x_j in a sum. Then ``reach``
+        bounds sum_j |theta_j x_j|, and rounding is certified for that many products.
+    tokens
+        A fixed number of grid tokens instead of as many as eps needs.
+    eps, regime, encoding, dtype, backend
+        As for :class:`AttentionHead`.
+
+    Examples
+    --------
+    >>> em = LinearLayer(2, 1, samples=1)
+    >>> x, theta = torch.tensor([[0.5, 1.0]]).double(), torch.tensor([[1.0, -0.25]]).double()
+    >>> round(float(em(x, theta)), 5)
+    0.25
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        samples: int = 1,
+        tokens: int | None = None,
+        **options: Unpack[RowOptions],
+    ) -> None:
+        super().__init__(
+            dim=in_features,
+            samples=samples,
+            rows=(check_size("out_features", out_features),),
+            names=("theta",),
+            tokens=tokens,
+            **options,
         )
+
+    @property
+    def out_features(self) -> int:
+        """Rows of theta."""
+        return self._shape[0][0]
+
+    def _exactly(self, *inputs: Tensor) -> Float[Tensor, "*b n m"]:
+        """The exact product (float64)."""
+        x, theta = inputs
+        return x.double() @ theta.double().mT

@@ -24,12 +24,9 @@ import torch
 from torch import Tensor
 
 from iceform.certificates import DerivationStep as Step
-from iceform.heads import Design, FrozenNetwork, Head, Move, attention
 from iceform.paper.attention_head import AttentionHead
-from iceform.paper.base import LayerSizes, Plan
-from iceform.paper.rows import Entries, RowOptions
+from iceform.paper.rows import Entries, RampLayer, RowOptions
 from iceform.paper.truncated_linear import TruncatedLinear
-from iceform.run.formulas import RampLookUps
 from iceform.tables import Interpolant
 from iceform.validation import check_size, unit_roundoff
 
@@ -96,6 +93,13 @@ class SplitAttentionHead(AttentionHead):
             backend=self.backend,
         )
 
+    @property
+    def layer(self) -> RampLayer:
+        """Every row's truncated line, where this prompt has its ramp; it has no constant part."""
+        rows, names = self._shape
+        line = self.line.layer
+        return replace(line, dim=self.dim, rows=rows, names=names)
+
     # ----------------------------------------------------------------------------- certificate
 
     def _choose(self, tokens: int | None, given: Interpolant | None = None) -> Interpolant:
@@ -106,56 +110,11 @@ class SplitAttentionHead(AttentionHead):
         return dict(self.line.certificate.terms)
 
     def _entries(self, x: Tensor, weight: Tensor) -> Entries:
-        z = x @ weight.mT
-        unit, each = (
-            unit_roundoff(torch.float64),
-            math.fsum(self._looked(self.interpolant).values()),
-        )
+        z, unit = x @ weight.mT, unit_roundoff(torch.float64)
+        each = math.fsum(self._looked(self.interpolant).values())
         off = 2 * (self.dim + 2) * unit * (x.abs() @ weight.abs().mT)
         return Entries(z, off, z, off + each)
 
     def _steps(self, it: Interpolant, looked: dict[str, float]) -> tuple[Step, ...]:
         whole = Step("R", "range of the products", self.reach, "dim x bounds, or reach=")
         return (*self.line.certificate.derivation, whole)
-
-    # --------------------------------------------------------------------------- prompt, weights
-
-    def _build_network(self) -> FrozenNetwork:
-        readout = torch.eye(self.samples, dtype=torch.float64)
-        layers = [attention(self._first_design, 0, readout, shared="q"), self._second()]
-        first = self.layer.formula
-        assert isinstance(first, RampLookUps)
-        first = replace(first, tables=tuple(self.line.tables))
-        return FrozenNetwork(
-            layers, self.layer.features, self.line.tables, formulas=(first, self._attends)
-        )
-
-    @property
-    def _first_design(self) -> Design:
-        """Every row's truncated line, where this prompt has its ramp; it has no constant part."""
-        (parts,), layer = self.line.design.layers, self.layer
-        rows = zip(layer.labels, layer.places, layer.ramps(self.line.scale), strict=True)
-        heads = tuple(
-            Head(
-                f"{label}, {part.role}",
-                (*ramp, part.logit[-1]),
-                (Move(part.moves[0].value, {place: 1.0}),),
-            )
-            for label, place, ramp in rows
-            for part in parts
-        )
-        return Design(layer.features, (heads,), gives=(layer.looked,))
-
-    @property
-    def plan(self) -> Plan:
-        """Two layers; ``split`` (2 head_dim + value_dim) heads and one per target head."""
-        rows, n, total = self.layer.outputs, self.samples, self.layer.features.total
-        first = LayerSizes(n, total, rows * self.split, self.dim + 1, rows, n, shared=1)
-        return Plan.of(
-            [first, self._attending],
-            self.dtype,
-            grid=n,
-            prompt=(n, total),
-            looked=rows * self.split * n * n,
-            products=rows * self.split * n * self.dim,
-        )

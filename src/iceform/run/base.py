@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from iceform import tuning
-from iceform.arithmetic.units import EXP_UNDERFLOW, gamma
+from iceform.arithmetic.units import gamma
 from iceform.errors import DeviceError, IntegrityError, ProgramError
 from iceform.heads import FrozenNetwork, LookUps, Prompt, SoftmaxAverage
 from iceform.heads.lookups import HIDDEN
@@ -163,21 +163,26 @@ class Backend(ABC):
         return self.network.to(prompt.tokens.device).stream(prompt.tokens)
 
     @full_precision
-    def total(self, prompt: LookUps, watch: SampleMaxima | None = None) -> Tensor:
-        """The sum of all samples' rows but for their last entries, float64, shape (*batch, d).
+    def total(
+        self, prompt: LookUps, watch: SampleMaxima | None = None, over: int = 1,
+        dtype: torch.dtype = torch.float64,
+    ) -> Tensor:  # fmt: skip
+        """The sum of all samples' rows but for their last entries, shape (*batch, d).
 
-        ``watch`` is shown every sample.
+        It is added up in float64, divided by ``over`` and given in ``dtype``; ``watch`` is shown
+        every sample.
         """
         if watch is not None:
             watch(prompt.x)
-        return self._added(prompt, lambda part: self.run(part)[..., :-1].double().sum(-2))
+        total = self._added(prompt, lambda part: self.run(part)[..., :-1].double().sum(-2))
+        return (total / over).to(dtype)
 
     @full_precision
     def mean(
         self, prompt: LookUps, watch: SampleMaxima | None = None, dtype: torch.dtype = torch.float64
     ) -> Tensor:
         """:meth:`total` over the number of samples, in ``dtype``."""
-        return (self.total(prompt, watch) / prompt.count).to(dtype)
+        return self.total(prompt, watch, prompt.count, dtype)
 
     @full_precision
     def count(self, prompt: LookUps) -> Tensor:
@@ -437,25 +442,13 @@ class FusedBackend(Backend):
                 "backend='literal'"
             )
 
-    def total(self, prompt: LookUps, watch: SampleMaxima | None = None) -> Tensor:
+    def total(
+        self, prompt: LookUps, watch: SampleMaxima | None = None, over: int = 1,
+        dtype: torch.dtype = torch.float64,
+    ) -> Tensor:  # fmt: skip
         if prompt.factors is not None:
-            return super().total(prompt, watch)
-        return self._summed(prompt, watch, (prompt.gain, prompt.count * prompt.keep), torch.float64)
-
-    def mean(
-        self, prompt: LookUps, watch: SampleMaxima | None = None, dtype: torch.dtype = torch.float64
-    ) -> Tensor:
-        if prompt.factors is not None:
-            return super().mean(prompt, watch, dtype)
-        return self._summed(prompt, watch, (prompt.gain / prompt.count, prompt.keep), dtype)
-
-    def _summed(
-        self,
-        prompt: LookUps,
-        watch: SampleMaxima | None,
-        mix: tuple[float, float],
-        dtype: torch.dtype,
-    ) -> Tensor:
+            return super().total(prompt, watch, over, dtype)
+        mix = prompt.gain / over, prompt.count // over * prompt.keep
         x, y, w, offsets = prompt.x, prompt.y, prompt.w, prompt.offsets
         table = self._table(prompt)
         return primitives.residual_sum(x, y, w, table, offsets, self.name, watch, mix, dtype)
@@ -477,21 +470,9 @@ class FusedBackend(Backend):
 def _averages(prompt: SoftmaxAverage) -> Tensor:
     """Every point's own average."""
     logits = torch.addmm(prompt.biases, prompt.points, prompt.keys.mT)
-    if prompt.seen is None:
-        return torch.softmax(logits, -1) @ prompt.values
-    logits.sub_((~prompt.seen).to(logits).mul_(HIDDEN))
-    few = _few(logits, prompt.values)
-    return torch.softmax(logits, -1) @ prompt.values if few is None else few
-
-
-def _few(logits: Tensor, values: Tensor) -> Tensor | None:
-    """The read of rows in which all but a few tokens weigh exactly 0; None where more do not."""
-    if logits.shape[1] < tuning.BACKEND_MANY:
-        return None
-    top = logits.topk(tuning.BACKEND_FEW, dim=1, sorted=True)
-    if not bool((top.values[:, -1] < top.values[:, 0] - EXP_UNDERFLOW).all()):
-        return None
-    return (torch.softmax(top.values, -1)[:, None] @ values[top.indices])[:, 0]
+    if prompt.seen is not None:
+        logits.sub_((~prompt.seen).to(logits).mul_(HIDDEN))
+    return torch.softmax(logits, -1) @ prompt.values
 
 
 class TritonBackend(FusedBackend):

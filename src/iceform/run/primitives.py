@@ -27,7 +27,7 @@ from iceform import tuning
 from iceform.run import windowed
 from iceform.run.windowed import mixed, sum_block, tell
 from iceform.tables import Interpolant
-from iceform.validation import common_batch, largest_entry, unwrapped
+from iceform.validation import common_batch, largest_entry, unwrapped, written_out
 
 
 def kernels_for(tensor: Tensor, it: Interpolant, backend: str) -> ModuleType | None:
@@ -322,17 +322,6 @@ def plain_interpolate(z: Float[Tensor, "*b"], it: Interpolant) -> Float[Tensor, 
     return torch.cat(parts).reshape(z.shape)
 
 
-def residual_map(
-    x: Float[Tensor, "... n d"],
-    y: Float[Tensor, "... n"],
-    w: Float[Tensor, "... d"],
-    it: Interpolant,
-    backend: str = "fused",
-) -> Float[Tensor, "... n d"]:
-    """A(w.x_i - y_i) x_i for every sample."""
-    return interpolate(_residual(x, y, w), it, backend)[..., None] * x
-
-
 def residual_sum(
     x: Float[Tensor, "... n d"],
     y: Float[Tensor, "... n"],
@@ -355,113 +344,73 @@ def residual_sum(
             x, y, w, it, labels, watch=watch, mix=mix, dtype=dtype
         )
         return summed
-    if x.ndim > 2:
-        total = _own_samples(x, y, w, it, labels, watch)
-    elif y.ndim > 1 or w.ndim > 1:
-        total = _shared_samples(x, y, w, it, labels, watch)
-    else:
-        total = _one_prompt(x, y, w, it, labels, watch)
+    total = _by_loop_in_c(x, y, w, it, labels, watch)
+    if total is None:
+        total = _by_chunks(x, y, w, it, labels, watch)
     return mixed(total, w, mix, dtype)
 
 
-def _one_prompt(
-    x: Tensor,
-    y: Tensor,
-    w: Tensor,
-    it: Interpolant,
-    labels: Tensor | None,
+def _by_loop_in_c(
+    x: Tensor, y: Tensor, w: Tensor, it: Interpolant, labels: Tensor | None,
     watch: SampleMaxima | None,
-) -> Tensor:
-    """One set of labels and coefficients: one compiled loop, or few operations per chunk."""
-    block = sum_block(w.dtype, len(x))
-    window = _compiled_window(x, y, w, it, labels)
-    if window is not None:
-        found, seen = windowed.pass_over(
-            x.detach().contiguous(), y.detach().contiguous(), w.detach().contiguous(),
-            None if labels is None else labels.detach().contiguous(),
-            window.kind, window.operands(w.dtype, w.device),
-            exact=block == 1, lengths=watch is not None and watch.lengths,
-        )  # fmt: skip
-        if watch is not None:
-            watch.take(seen)
-        return found
-    chunks, parts = _row_chunks(x, 1, it.tokens), list[Tensor]()
+) -> Tensor | None:  # fmt: skip
+    """The sums of one set of labels and coefficients; None where operations must be seen."""
+    inputs = [t for t in (x, y, w, labels) if t is not None]
+    if x.numel() == 0 or (x.ndim, y.ndim, w.ndim) != (2, 1, 1):
+        return None
+    if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
+        return None
+    if torch.compiler.is_compiling() or any(is_transformed(t) for t in inputs):
+        return None
+    if any(t.dtype != w.dtype for t in inputs) or not windowed.ready(x):
+        return None
+    window = windowed.window_of(it, w.dtype)
+    if window is None:
+        return None
+    found, seen = windowed.pass_over(
+        written_out(x.detach()), written_out(y.detach()), written_out(w.detach()),
+        None if labels is None else written_out(labels.detach()),
+        window.kind, window.operands(w.dtype, w.device),
+        exact=sum_block(w.dtype, len(x)) == 1, lengths=watch is not None and watch.lengths,
+    )  # fmt: skip
+    if watch is not None:
+        watch.take(seen)
+    return found
+
+
+def _by_chunks(
+    x: Tensor, y: Tensor, w: Tensor, it: Interpolant, labels: Tensor | None,
+    watch: SampleMaxima | None,
+) -> Tensor:  # fmt: skip
+    """The sums by few operations for every chunk of samples.
+
+    Labels and coefficients that share their samples are rows of one matrix; sets of samples have a
+    row each.
+    """
+    batch = common_batch(x.shape[:-2], y.shape[:-1], w.shape[:-1])
+    rows_of = (-1,) if x.ndim == 2 else (*batch, 1)
+
+    def held(t: Tensor) -> Tensor:
+        return t.expand(*batch, t.shape[-1]).reshape(*rows_of, t.shape[-1])
+
+    weights, targets = held(w), held(y)
+    offsets = None if labels is None else held(labels)
+    block = sum_block(w.dtype, x.shape[-2])
+    chunks, parts = _row_chunks(x, max(1, batch.numel()), it.tokens), list[Tensor]()
     for rows in chunks:
-        part = _seen(x[rows], w, watch)
-        z = torch.addmm(y[rows, None], part, w[:, None], beta=-1)[:, 0]
-        looked = interpolate(z, it)
-        if labels is not None:
-            looked = looked - labels[rows]
-        parts.append(_weighted(looked[None], part, block)[0])
-    return _added(parts, chunks)
-
-
-def _added(parts: list[Tensor], chunks: Sequence[slice]) -> Tensor:
-    """The sum of sums over chunks of rows, all but the last equally many."""
+        part = x[..., rows, :]
+        if watch is not None:
+            watch(part)
+        part = part.to(w.dtype)
+        looked = interpolate(weights @ part.mT - targets[..., rows], it)
+        if offsets is not None:
+            looked = looked - offsets[..., rows]
+        parts.append(_weighted(looked, part, block).reshape(*batch, w.shape[-1]))
     tell(parts, chunks[0].stop)
     total = parts[0]
     for part in parts[1:]:
         total = total + part
     return total
-
-
-def _compiled_window(
-    x: Tensor, y: Tensor, w: Tensor, it: Interpolant, labels: Tensor | None
-) -> windowed.Window | None:
-    """The window of a pass that compiled code can make; None where operations must be seen."""
-    inputs = (x, y, w) if labels is None else (x, y, w, labels)
-    if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
-        return None
-    if torch.compiler.is_compiling() or any(is_transformed(t) for t in inputs):
-        return None
-    if x.numel() == 0 or any(t.dtype != w.dtype for t in inputs) or not windowed.ready(x):
-        return None
-    return windowed.window_of(it, w.dtype)
-
-
-def _own_samples(
-    x: Tensor,
-    y: Tensor,
-    w: Tensor,
-    it: Interpolant,
-    labels: Tensor | None,
-    watch: SampleMaxima | None,
-) -> Tensor:
-    """A batch of sets of samples."""
-    batch = common_batch(x.shape[:-2], y.shape[:-1], w.shape[:-1])
-    block = sum_block(w.dtype, x.shape[-2])
-    chunks, parts = _row_chunks(x, max(1, batch.numel()), it.tokens), list[Tensor]()
-    for rows in chunks:
-        part = _seen(x[..., rows, :], w, watch)
-        looked = interpolate(_residual(part, y[..., rows], w), it)
-        if labels is not None:
-            looked = looked - labels[..., rows]
-        parts.append(_weighted(looked[..., None, :], part, block)[..., 0, :])
-    return _added([part.expand(*batch, -1) for part in parts], chunks)
-
-
-def _shared_samples(
-    x: Tensor,
-    y: Tensor,
-    w: Tensor,
-    it: Interpolant,
-    labels: Tensor | None,
-    watch: SampleMaxima | None,
-) -> Tensor:
-    """Many labels and coefficients on the same samples: products of matrices, not of vectors."""
-    batch = common_batch(y.shape[:-1], w.shape[:-1])
-    coefficients = w.expand(*batch, w.shape[-1]).reshape(-1, w.shape[-1])
-    targets = y.expand(*batch, y.shape[-1]).reshape(-1, y.shape[-1])
-    offsets = None if labels is None else labels.expand(*batch, -1).reshape(-1, labels.shape[-1])
-    block = sum_block(w.dtype, len(x))
-    chunks, parts = _row_chunks(x, len(coefficients), it.tokens), list[Tensor]()
-    for rows in chunks:
-        part = _seen(x[rows], w, watch)
-        looked = interpolate(coefficients @ part.mT - targets[:, rows], it)
-        if offsets is not None:
-            looked = looked - offsets[:, rows]
-        parts.append(_weighted(looked, part, block).reshape(*batch, w.shape[-1]))
-    return _added(parts, chunks)
 
 
 def project(
@@ -501,17 +450,6 @@ def _four_axes(t: Tensor, batch: torch.Size) -> Tensor:
     if t.shape[:-2] == batch and len(batch) == 1:
         return t[:, None]
     return t.expand(*batch, *t.shape[-2:]).reshape(-1, 1, *t.shape[-2:])
-
-
-def _residual(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
-    return (x @ w[..., None])[..., 0] - y
-
-
-def _seen(part: Tensor, w: Tensor, watch: SampleMaxima | None) -> Tensor:
-    """Show a chunk of samples to the watcher; return it in the precision of the computation."""
-    if watch is not None:
-        watch(part)
-    return part if part.dtype == w.dtype else part.to(w.dtype)
 
 
 def _weighted(looked: Tensor, x: Tensor, block: int) -> Tensor:

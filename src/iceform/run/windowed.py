@@ -16,9 +16,9 @@ operation at a time, in chunks that stay in cache; on a GPU as Triton kernels.
 
 **The loops in C** depend on no table, so there is one library for every look-up, compiled once on a
 machine and kept beside the tables. It is compiled by the C compiler that is found (``CC``, or one
-of the usual names), which takes about a second, in the background from the moment that something
-large is built; the first large call waits for it, and every later process loads the file. Where
-there is no compiler look-ups run an operation at a time, several times slower, and say so once.
+of the usual names), which takes about a second: the first look-up on a machine waits for it, and
+every later process loads the file. Where there is no compiler look-ups run an operation at a time,
+several times slower, and say so once.
 ``ICEFORM_COMPILE=off`` does without, and is quiet.
 
 Samples are shared out in parts that depend on their number alone and summed in order, so an
@@ -45,7 +45,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ from iceform.run.ordered import OrderedWindow
 from iceform.tables import Grid, Interpolant
 from iceform.tables.local import line_of
 from iceform.tables.storage import folder
-from iceform.validation import unit_roundoff
+from iceform.validation import unit_roundoff, written_out
 
 
 def mixed(total: Tensor, w: Tensor, mix: tuple[float, float], dtype: torch.dtype) -> Tensor:
@@ -135,8 +135,6 @@ def tell(parts: list[Tensor] | Tensor, rows: int, *, whole: bool = False) -> Non
 
 Formula = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
-_CONSTANTS = ("center", "cells per unit", "middle", "last", "sharpness", "slope", "value")
-
 
 @dataclass(frozen=True, eq=False)
 class Window:
@@ -150,24 +148,16 @@ class Window:
         Whether the values lie on a line, so that none need be fetched.
     bounded
         Whether windows can reach past the ends of the table.
-    center, spacing, middle, tokens, sharpness
-        Of the grid: z = center sits at token ``middle``, a whole or half number.
-    line
-        (value of token 0, difference of neighbours).
     constants, ratios, values
         What the formulas read: seven numbers, e^{-2c(j-1)} for j = 1 .. J, and the values
-        with J zeros either side; in float64 on the CPU.
+        with J zeros either side; in float64 on the CPU. The numbers are the grid's center m,
+        cells per unit, at which token m sits (a whole or half number), the last token, the
+        sharpness c, what neighbours on a line differ by, and the middle token's value.
     """
 
     half: int
     affine: bool
     bounded: bool
-    center: float
-    spacing: float
-    middle: float
-    tokens: int
-    sharpness: float
-    line: tuple[float, float]
     constants: Tensor
     ratios: Tensor
     values: Tensor
@@ -204,25 +194,16 @@ def window_of(it: Interpolant, dtype: torch.dtype) -> Window | None:
 def _window(it: Interpolant, half: int) -> Window:
     grid = it.grid
     assert isinstance(grid, Grid)
-    last = grid.tokens - 1
-    middle = 0.5 * grid.cells + grid.guards
     line = line_of(it)
-    slope, affine = (0.0, False) if line is None else (line[0], True)
     numbers = (
-        grid.center, 1 / grid.spacing, middle, float(last), it.sharpness, slope,
-        float(it.values[grid.tokens // 2]),
+        grid.center, 1 / grid.spacing, 0.5 * grid.cells + grid.guards, float(grid.tokens - 1),
+        it.sharpness, 0.0 if line is None else line[0], float(it.values[grid.tokens // 2]),
     )  # fmt: skip
     steps = torch.arange(half, dtype=torch.float64)
     return Window(
         half=half,
-        affine=affine,
+        affine=line is not None,
         bounded=grid.guards < half,
-        center=grid.center,
-        spacing=grid.spacing,
-        middle=middle,
-        tokens=grid.tokens,
-        sharpness=it.sharpness,
-        line=(numbers[-1] - slope * (grid.tokens // 2), slope),
         constants=torch.tensor(numbers, dtype=torch.float64),
         ratios=torch.exp(-2 * it.sharpness * steps),
         values=torch.nn.functional.pad(it.values.detach().cpu(), (half, half)),
@@ -341,89 +322,32 @@ class _Axes(ctypes.Structure):
 # ---------------------------------------------------------------------------------------------
 
 
-class _Library:
-    """The library, from the moment that somebody may need it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._made: Future[ctypes.CDLL | None] | None = None
-        self._found: ctypes.CDLL | None = None
-        self._wanting = ""
-
-    def prepare(self) -> Future[ctypes.CDLL | None]:
-        """Load it, or begin to compile it."""
-        with self._lock:
-            if self._made is None:
-                self._made = Future()
-                self._begin(self._made)
-            return self._made
-
-    def get(self, *, wait: bool = True) -> ctypes.CDLL | None:
-        """The library; None where there is none (yet). Why there can be none it says once."""
-        if self._found is not None:
-            return self._found
-        made = self.prepare()
-        if not wait and not made.done():
-            return None
-        found = self._found = made.result()
-        if self._wanting:
-            said, self._wanting = self._wanting, ""
-            warnings.warn(
-                f"{said}; look-ups run an operation at a time, several times slower. Install a C "
-                "compiler (or name it by CC=), or set ICEFORM_COMPILE=off to do without",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-        return found
-
-    def _begin(self, made: Future[ctypes.CDLL | None]) -> None:
-        if os.environ.get("ICEFORM_COMPILE", "").strip().lower() in ("off", "0", "no", "none"):
-            made.set_result(None)
-            return
-        compiler = _compiler()
-        if compiler is None:
-            self._wanting = "no C compiler was found"
-            made.set_result(None)
-            return
+@cache
+def _library() -> ctypes.CDLL | None:
+    """The library, compiled if it is not yet; why there is none it says once."""
+    if os.environ.get("ICEFORM_COMPILE", "").strip().lower() in ("off", "0", "no", "none"):
+        return None
+    compiler, wanting = _compiler(), "no C compiler was found"
+    if compiler is not None:
         path = (folder() or _temporary()) / f"look-up-{_key(compiler)}.so"
-        if path.exists():
-            self._load(made, path)
-        else:
-            threading.Thread(target=self._load, args=(made, path, compiler), daemon=True).start()
-
-    def _load(
-        self, made: Future[ctypes.CDLL | None], path: Path, compiler: Sequence[str] | None = None
-    ) -> None:
-        found = None
         try:
-            if compiler is not None:
+            if not path.exists():
                 _compile(compiler, path)
-            found = ctypes.CDLL(str(path))
+            return ctypes.CDLL(str(path))
         except (OSError, RuntimeError, subprocess.SubprocessError) as failed:
-            self._wanting = f"look_up.c was not compiled ({failed})"
-        made.set_result(found)
-
-    def forget(self) -> None:
-        """In a fork, where the thread that compiles is not."""
-        self.__init__()  # type: ignore[misc]
-
-
-_library = _Library()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_library.forget)
-
-
-def prepare(entries: int) -> None:
-    """Begin to make the library ready where this many look-ups will want it; returns at once."""
-    if entries >= tuning.WINDOWED_WAITS:
-        _library.prepare()
+            wanting = f"look_up.c was not compiled ({failed})"
+    warnings.warn(
+        f"{wanting}; look-ups run an operation at a time, several times slower. Install a C "
+        "compiler (or name it by CC=), or set ICEFORM_COMPILE=off to do without",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return None
 
 
 def ready(z: Tensor) -> bool:
-    """Whether the library takes this; where it is still being made, a large call waits for it."""
-    if z.device.type != "cpu" or z.dtype not in _DTYPES:
-        return False
-    return _library.get(wait=z.numel() >= tuning.WINDOWED_WAITS) is not None
+    """Whether the library takes this."""
+    return z.device.type == "cpu" and z.dtype in _DTYPES and _library() is not None
 
 
 def _compiler() -> tuple[str, ...] | None:
@@ -494,7 +418,7 @@ _TAKES = {
 @cache
 def _loop(what: str, dtype: torch.dtype) -> Any:
     """A loop of the library, which takes numbers as Python has them."""
-    call = getattr(_library.get(), f"{what}_{_DTYPES[dtype]}")
+    call = getattr(_library(), f"{what}_{_DTYPES[dtype]}")
     kinds = {"p": ctypes.c_void_p, "i": ctypes.c_int64}
     call.argtypes, call.restype = [kinds[kind] for kind in _TAKES[what]], None
     return call
@@ -503,7 +427,7 @@ def _loop(what: str, dtype: torch.dtype) -> Any:
 def looped(what: str, z: Tensor, kind: tuple[int, bool, bool], operands: _Operands) -> Tensor:
     """A(z) or A'(z), entry by entry; z has one axis."""
     call = _loop(what, z.dtype)
-    z = z.contiguous()
+    z = written_out(z)
     out = torch.empty_like(z)
     shape, size = ctypes.byref(_shape(kind, operands)), z.element_size()
     tables = [_at(t) for t in operands]
@@ -588,7 +512,7 @@ def read(
     The last axis of z has the features.
     """
     call = _loop("read", z.dtype)
-    z, dim = z.contiguous(), z.shape[-1] if z.ndim else 1
+    z, dim = written_out(z), z.shape[-1] if z.ndim else 1
     out, starts = torch.empty_like(z), range(0, z.numel(), tuning.WINDOWED_PART)
     shape, size = ctypes.byref(_shape(kind, operands)), z.element_size()
     beyond = torch.tensor([reach, slope], dtype=z.dtype)
@@ -621,7 +545,7 @@ def pass_over(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """sum_i (A(w.x_i - y_i) - labels_i) x_i, and (max |x_ij|, max ||x_i||_2), both float64.
 
-    All of one dtype and contiguous; x is (n, d). Rows are summed 128 at a time in their own
+    All of one dtype and written out; x is (n, d). Rows are summed 128 at a time in their own
     precision unless ``exact``; the second size is 0 unless ``lengths``.
     """
     call = _loop("pass", x.dtype)

@@ -22,7 +22,7 @@ price is the number of tokens, that of one table to the power a.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Self
 
@@ -32,7 +32,7 @@ from torch import Tensor
 
 from iceform import tuning
 from iceform.arithmetic.units import UNIT
-from iceform.errors import PrecisionError
+from iceform.errors import PrecisionError, ProgramError
 from iceform.expressions.scalar import ScalarFunction
 from iceform.tables.interpolant import Grid, Interpolant
 from iceform.tables.posterior import posterior_error
@@ -265,17 +265,53 @@ class NormQuotient:
 
     @classmethod
     def from_dict(cls, kept: dict[str, Any]) -> Self:
-        """The same tokens, every error proven anew."""
+        """The same tokens, of which nothing is known until they are :meth:`proven_for` data."""
         axes, bound, least, alpha = (kept[k] for k in ("axes", "bound", "least", "alpha"))
         grid = Grid(-bound, bound, kept["cells"], kept["guards"])
         rates, weights = (_numbers(kept[k]) for k in ("rates", "weights"))
         total = ExponentialSum(least + alpha, axes * bound**2 + alpha, rates, weights)
-        tables: dict[str, list[Interpolant]] = {"even": [], "odd": []}
-        for name, factor in (("even", _even), ("odd", _odd)):
-            for rate, values in zip(rates.tolist(), kept[name], strict=True):
-                given = Interpolant(grid, kept["sharpness"], _numbers(values), "fitted", math.inf)
-                tables[name].append(_proven(given, factor(rate)))
-        return cls(axes, bound, least, alpha, total, tuple(tables["even"]), tuple(tables["odd"]))
+        even, odd = (
+            tuple(
+                Interpolant(grid, kept["sharpness"], _numbers(values), "fitted", math.inf)
+                for values in kept[name]
+            )
+            for name in ("even", "odd")
+        )
+        return cls(axes, bound, least, alpha, total, even, odd)
+
+    def proven_for(self, axes: int, bound: float, *, least: float, alpha: float) -> Self:
+        """The same tokens, every error proven anew, whatever they say of themselves.
+
+        Raises
+        ------
+        ProgramError
+            If they are for other data.
+        """
+        asked = {"axes": axes, "bound": bound, "least": least, "alpha": alpha}
+        for name, value in asked.items():
+            if getattr(self, name) != value:
+                raise ProgramError(
+                    f"the grid of data sets is for {name} = {getattr(self, name)!r}, and {name} = "
+                    f"{value!r} here; leave grid= out, or give one that was fitted for these data"
+                )
+        found = self.exponentials
+        total = ExponentialSum(least + alpha, axes * bound**2 + alpha, found.rates, found.weights)
+        tables = [
+            tuple(
+                _proven(table, factor(rate))
+                for table, rate in zip(held, found.rates.tolist(), strict=True)
+            )
+            for held, factor in ((self.even, _even), (self.odd, _odd))
+        ]
+        first = self.table
+        same = all(t.grid == first.grid for t in (*self.even, *self.odd))
+        same = same and {t.sharpness for t in (*self.even, *self.odd)} == {first.sharpness}
+        if not (same and (first.low, first.high) == (-bound, bound)):
+            raise ProgramError(
+                f"the tables of a grid of data sets are not on the same keys over [{-bound:.6g}, "
+                f"{bound:.6g}]; fit the grid again"
+            )
+        return replace(self, exponentials=total, even=tables[0], odd=tables[1])
 
 
 def _numbers(values: list[float]) -> Tensor:

@@ -15,7 +15,6 @@ from iceform.targets.linear_descent import LinearDescent
 from iceform.targets.stock_computer import StockComputer
 from iceform.targets.stock_program import StockDescent, StockProgram
 from iceform.targets.target import Target
-from iceform.targets.written_descent import WrittenDescent
 
 __all__ = [
     "ARCHITECTURES",
@@ -33,7 +32,6 @@ __all__ = [
     "StockModel",
     "StockProgram",
     "Target",
-    "WrittenDescent",
     "attest",
     "check",
     "contribution",

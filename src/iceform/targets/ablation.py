@@ -9,6 +9,7 @@ the next token.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ from iceform.arithmetic.units import OUTWARD_MOST, UNIT
 from iceform.errors import ShapeError, TargetError
 from iceform.heads.design import mirrored
 from iceform.targets.architectures import architecture
-from iceform.targets.enclosed import Ball, EnclosedNetwork, Prompted
+from iceform.targets.enclosed import Ball, EnclosedNetwork
 from iceform.targets.rounding import KernelRounding
 from iceform.targets.target import FeatureTarget, Target
 
@@ -99,25 +100,34 @@ def contribution(
             f"there are {layers} layers of {spec.design.heads} heads, got layer {layer} and head "
             f"{head}"
         )
-    run, prompt = _prepared(spec, x, y, attention, parameters)
-    whole = _answer(spec, run.run(prompt), parameters)
     turns = range(spec.design.repeats) if repeat is None else (repeat,)
-    gone = {(turn * layers + layer % layers, head) for turn in turns}
-    less = _answer(spec, run.run(prompt, gone), parameters)
-    return _contribution(spec, layer, head, whole, less)
+    (found,) = _contributions(spec, x, y, layer % layers, [head], turns, attention, parameters)
+    return found
 
 
-def last_layer(
-    spec: Target, x: Tensor, y: Tensor, attention: str = "any", **parameters: Any
-) -> list[Contribution]:
-    """What every head of the last layer adds to the answer for these data."""
-    run, prompt = _prepared(spec, x, y, attention, parameters)
-    whole, each = run.without_each(prompt)
-    answer = _answer(spec, whole, parameters)
-    return [
-        _contribution(spec, -1, head, answer, _answer(spec, less, parameters))
-        for head, less in enumerate(each)
-    ]
+def _contributions(
+    spec: Target, x: Tensor, y: Tensor, layer: int, heads: Sequence[int], turns: Iterable[int],
+    attention: str, parameters: dict[str, Any],
+) -> Iterator[Contribution]:  # fmt: skip
+    """What heads of a layer add to the answer, each taken out by itself in these turns."""
+    a = KernelRounding(spec.torch_dtype, attention)
+    run = EnclosedNetwork(spec.design, architecture(spec.architectures()[0]), a)
+    prompt, words, off = spec.prompt(x, y, **parameters), spec.vocabulary(), 0.0
+    if words is not None:
+        word, place = (part.to(a.dtype).double() for part in (words.tokens, words.positions))
+        # Adding a position to a word rounds; what is 0 in both stays 0.
+        off = run.u
+        prompt = mirrored(spec.design, word[prompt] + place[: prompt.shape[1]])
+    numbers = [turn * len(spec.design.layers) + layer for turn in turns]
+    gone = [[(number, head) for number in numbers] for head in heads]
+    whole, *each = (_answer(spec, out, parameters) for out in run.run(prompt, off, [[], *gone]))
+    truth = spec.design.ground_truth()[layer]
+    for head, less in zip(heads, each, strict=True):
+        error = float((whole.radius + less.radius).max())
+        yield Contribution(
+            str(truth[head]["role"]), whole.center - less.center, less.center,
+            error if math.isfinite(error) else math.inf,
+        )  # fmt: skip
 
 
 def example(spec: Target) -> dict[str, Any] | None:
@@ -134,7 +144,9 @@ def example(spec: Target) -> dict[str, Any] | None:
     # Eighths, so that they are what they are in every dtype.
     x = (4 * torch.cos(count[:, None] * torch.arange(1, spec.dim + 1))).round() / (8 * spec.dim)
     y = (4 * torch.sin(count)).round() / 8
-    found = last_layer(spec, x, y)
+    design = spec.design
+    last, heads, turns = len(design.layers) - 1, range(design.heads), (design.repeats - 1,)
+    found = _contributions(spec, x, y, last, heads, turns, "any", {})
     return {
         "means": "the answer with a head of the last layer, less the answer without it",
         "x": x.tolist(),
@@ -149,21 +161,6 @@ def example(spec: Target) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def _prepared(
-    spec: Target, x: Tensor, y: Tensor, attention: str, parameters: dict[str, Any]
-) -> tuple[EnclosedNetwork, Prompted]:
-    known = architecture(spec.architectures()[0])
-    run = EnclosedNetwork(spec.design, known, KernelRounding(spec.torch_dtype, attention))
-    prompt, words = spec.prompt(x, y, **parameters), spec.vocabulary()
-    if words is None:
-        return run, Prompted(prompt)
-    dtype = spec.torch_dtype
-    word, place = words.tokens.to(dtype)[prompt[0]], words.positions.to(dtype)[: prompt.shape[1]]
-    features = word.double() + place.double()
-    # Adding a position to a word rounds; what is 0 in both stays 0.
-    return run, Prompted(mirrored(spec.design, features)[None], run.u)
-
-
 def _answer(spec: Target, features: Ball, parameters: dict[str, Any]) -> Ball:
     words = spec.vocabulary()
     if words is None:
@@ -173,12 +170,3 @@ def _answer(spec: Target, features: Ball, parameters: dict[str, Any]) -> Ball:
     units = (2 * (rows != 0).sum(1) + 2) * (a.u + UNIT)
     radius = rows.abs() @ last.radius + units * (rows.abs() @ last.most)
     return Ball(rows @ last.center, radius * OUTWARD_MOST)
-
-
-def _contribution(spec: Target, layer: int, head: int, whole: Ball, less: Ball) -> Contribution:
-    role = str(spec.design.ground_truth()[layer][head]["role"])
-    error = float((whole.radius + less.radius).max())
-    return Contribution(
-        role, whole.center - less.center, less.center,
-        error if math.isfinite(error) else math.inf,
-    )  # fmt: skip

@@ -268,36 +268,69 @@ def _gpt2_config(design: Design, positions: int) -> dict[str, Any]:
     return {**stock, "layer_norm_epsilon": design.norm}
 
 
-def _encoder_config(design: Design, positions: int, **more: Any) -> dict[str, Any]:
+def _config(design: Design, positions: int, epsilon: str, **more: Any) -> dict[str, Any]:
+    """What all but GPT-2 say, by the name of their norms' epsilon and with what each says more."""
     return {
         "vocab_size": 1,
         "hidden_size": design.hidden,
+        "num_hidden_layers": len(design.unrolled),
         "num_attention_heads": design.heads,
         "intermediate_size": 1,
         "hidden_act": "relu",
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
         "max_position_embeddings": positions,
-        "type_vocab_size": 1,
-        "layer_norm_eps": design.norm,
-        "pad_token_id": None,
+        epsilon: design.norm,
         **more,
     }
 
 
+_ENCODER = {
+    "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "type_vocab_size": 1,
+    "pad_token_id": None,
+}  # fmt: skip
+_DECODER = {
+    "attention_bias": True, "attention_dropout": 0.0, "bos_token_id": None, "eos_token_id": None,
+    "use_cache": False,
+}  # fmt: skip
+
+
 def _bert_config(design: Design, positions: int) -> dict[str, Any]:
-    return _encoder_config(
-        design, positions, architectures=["BertModel"], model_type="bert",
-        num_hidden_layers=len(design.unrolled),
+    return _config(
+        design, positions, "layer_norm_eps", architectures=["BertModel"], model_type="bert",
+        **_ENCODER,
     )  # fmt: skip
 
 
 def _albert_config(design: Design, positions: int) -> dict[str, Any]:
-    return _encoder_config(
-        design, positions, architectures=["AlbertModel"], model_type="albert",
-        embedding_size=design.hidden, num_hidden_layers=design.repeats, num_hidden_groups=1,
-        inner_group_num=len(design.layers), classifier_dropout_prob=0.0, bos_token_id=None,
-        eos_token_id=None,
+    return {
+        **_config(
+            design, positions, "layer_norm_eps", architectures=["AlbertModel"],
+            model_type="albert", **_ENCODER,
+        ),
+        "embedding_size": design.hidden, "num_hidden_layers": design.repeats,
+        "num_hidden_groups": 1, "inner_group_num": len(design.layers),
+        "classifier_dropout_prob": 0.0, "bos_token_id": None, "eos_token_id": None,
+    }  # fmt: skip
+
+
+def _llama_config(design: Design, positions: int) -> dict[str, Any]:
+    return _config(
+        design, positions, "rms_norm_eps", architectures=["LlamaModel"], model_type="llama",
+        num_key_value_heads=design.heads, head_dim=design.head_size, mlp_bias=False,
+        # Every rotation is the identity.
+        rope_parameters={"rope_type": "linear", "factor": STILL, "rope_theta": _STOCK_THETA},
+        **_DECODER,
+    )  # fmt: skip
+
+
+def _neox_config(design: Design, positions: int) -> dict[str, Any]:
+    """As Pythia's; no part of a head is turned by its position."""
+    return _config(
+        design, positions, "layer_norm_eps", architectures=["GPTNeoXModel"],
+        model_type="gpt_neox", use_parallel_residual=True, hidden_dropout=0.0,
+        rope_parameters={
+            "rope_type": "default", "rope_theta": _STOCK_THETA, "partial_rotary_factor": 0.0,
+        },
+        **_DECODER,
     )  # fmt: skip
 
 
@@ -318,57 +351,6 @@ def _albert_more(hidden: int) -> Tensors:
         **_linear(into, hidden, hidden),
         f"{into}.weight": torch.eye(hidden, dtype=torch.float64),
     }
-
-
-def _llama_config(design: Design, positions: int) -> dict[str, Any]:
-    return {
-        "architectures": ["LlamaModel"],
-        "model_type": "llama",
-        "vocab_size": 1,
-        "hidden_size": design.hidden,
-        "intermediate_size": 1,
-        "num_hidden_layers": len(design.unrolled),
-        "num_attention_heads": design.heads,
-        "num_key_value_heads": design.heads,
-        "head_dim": design.head_size,
-        "hidden_act": "relu",
-        "max_position_embeddings": positions,
-        "rms_norm_eps": design.norm,
-        # Every rotation is the identity.
-        "rope_parameters": {"rope_type": "linear", "factor": STILL, "rope_theta": _STOCK_THETA},
-        "attention_bias": True,
-        "mlp_bias": False,
-        "attention_dropout": 0.0,
-        "bos_token_id": None,
-        "eos_token_id": None,
-        "use_cache": False,
-    }
-
-
-def _neox_config(design: Design, positions: int) -> dict[str, Any]:
-    """As Pythia's; no part of a head is turned by its position."""
-    return {
-        "architectures": ["GPTNeoXModel"],
-        "model_type": "gpt_neox",
-        "vocab_size": 1,
-        "hidden_size": design.hidden,
-        "intermediate_size": 1,
-        "num_hidden_layers": len(design.unrolled),
-        "num_attention_heads": design.heads,
-        "hidden_act": "relu",
-        "max_position_embeddings": positions,
-        "layer_norm_eps": design.norm,
-        "rope_parameters": {
-            "rope_type": "default", "rope_theta": _STOCK_THETA, "partial_rotary_factor": 0.0,
-        },
-        "use_parallel_residual": True,
-        "attention_bias": True,
-        "attention_dropout": 0.0,
-        "hidden_dropout": 0.0,
-        "bos_token_id": None,
-        "eos_token_id": None,
-        "use_cache": False,
-    }  # fmt: skip
 
 
 def _labels(words: int) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from iceform.expressions.formulas import Formula
 from iceform.tables import Interpolant, Keys, RoundingModel
 from iceform.tables.local import local_weights
 from iceform.targets.domain import DataDomain
-from iceform.targets.pieces import MASK
+from iceform.targets.pieces import MASK, tokens_of
 from iceform.targets.rounding import SECOND_ORDER, KernelRounding
 from iceform.targets.target import FeatureTarget
 from iceform.validation import check_positive, check_size
@@ -45,13 +45,6 @@ class DescentTables:
     each: tuple[Interpolant, ...]
     scale: float  # R
     slopes: tuple[float, float]  # proven bounds of f'
-
-    @classmethod
-    def of(
-        cls, f: str, looked_up: tuple[str, ...], reach: float, dtype: torch.dtype
-    ) -> DescentTables:
-        """Fitted on [-reach, reach]; ``looked_up`` are formulas of p = 1 + f/R and m = 1 - f/R."""
-        return _tables(f, looked_up, float(reach), dtype)
 
     @property
     def keys(self) -> Keys:
@@ -94,6 +87,7 @@ class DescentTables:
 
 @lru_cache(maxsize=16)
 def _tables(f: str, looked_up: tuple[str, ...], reach: float, dtype: torch.dtype) -> DescentTables:
+    """Fitted on [-reach, reach]; ``looked_up`` are formulas of p = 1 + f/R and m = 1 - f/R."""
     formula = Formula.parse(f)
     slopes = formula.scalar_function(-reach, reach).slopes(-reach, reach)
     largest = formula.bound(-reach, reach, order=0)
@@ -201,7 +195,7 @@ class BoundedDescent(FeatureTarget):
     def tables(self, **parameters: Any) -> DescentTables:
         """The prompt's tables."""
         f, _, reach = self.settings(parameters)
-        return DescentTables.of(f, self.looked_up, reach, self.torch_dtype)
+        return _tables(f, self.looked_up, reach, self.torch_dtype)
 
     def batches(self, samples: int, **parameters: Any) -> Sequence[slice]:
         """The samples that each step looks at: all of them, where a descent says nothing else."""
@@ -220,15 +214,20 @@ class BoundedDescent(FeatureTarget):
             out.append(out[-1] - lr * rows.T @ formula(seen[-1]) / len(rows))
         return torch.stack(out), torch.cat(seen)
 
-    def put_table(
-        self, grid: Float[Tensor, "p f"], tables: DescentTables, values: str = "values"
-    ) -> None:
-        """Write a prompt's table entries: flags, keys and values."""
-        at = self.design.features
-        grid[:, at["table"]] = 1.0
-        for name, column in (("slope", tables.keys.slopes), ("bias", tables.keys.biases)):
-            grid[:, at[name]] = column[:, None]
-        grid[:, at[values]] = torch.stack([table.values for table in tables.each], 1)
+    def table_tokens(
+        self, tables: DescentTables, values: str = "values", **more: Tensor | float
+    ) -> Float[Tensor, "p f"]:
+        """A prompt's table entries: flags, keys and values."""
+        keys, held = tables.keys, torch.stack([table.values for table in tables.each], 1)
+        return tokens_of(
+            self.design.features, tables.tokens, table=1.0, slope=keys.slopes, bias=keys.biases,
+            **{values: held}, **more,
+        )  # fmt: skip
+
+    @property
+    def schedule(self) -> tuple[float, ...]:
+        """Every step's size over lr."""
+        return (1.0,) * self.steps
 
     def account(
         self, domain: DataDomain, a: KernelRounding, **parameters: Any

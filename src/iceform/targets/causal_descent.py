@@ -70,9 +70,9 @@ from iceform.heads.head import Pair
 from iceform.tables import RoundingModel
 from iceform.targets.bounded_descent import SLACK, BoundedDescent, DescentErrorBound
 from iceform.targets.domain import check_data
-from iceform.targets.linear_error_bound import DescentNetwork, carried
+from iceform.targets.linear_error_bound import DescentNetwork
 from iceform.targets.linear_head_pairs import LinearHeadPairs
-from iceform.targets.pieces import MASK, ONE, added, masked, pair_heads, routed, taken_away
+from iceform.targets.pieces import MASK, ONE, added, erased, masked, pair_heads, routed, tokens_of
 from iceform.targets.rounding import EPSILON, READ, inflate
 from iceform.validation import check_positive
 
@@ -120,7 +120,7 @@ class StochasticErrorBound(DescentErrorBound):
         stream = DescentNetwork(spec.dim, pairs, pairs.null_logit, spec.design, 0.0)
         size = self.rows * self.size + self.domain.label + SLACK
         left = (READ + 2) * self.a.u * self.reach  # of the last z, by erasing it
-        return carried(stream, self.a, size, min(size, self.reach)) + left
+        return stream.carried(self.a, size, min(size, self.reach)) + left
 
     @cached_property
     def _look_up(self) -> float:
@@ -192,15 +192,13 @@ class StochasticDescent(BoundedDescent):
     causal: ClassVar[bool] = True
     looked_up: ClassVar[tuple[str, ...]] = ("log({p}/{m})",)
     error_bound: ClassVar[type[DescentErrorBound]] = StochasticErrorBound
+    beside: ClassVar[tuple[str, ...]] = ("order",)
     _moved: ClassVar[str] = "w"  # what a sample's step is added to
     counts: ClassVar[tuple[str, ...]] = ("dim", "steps", "positions", "pairs")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive("span", self.span)
-
-    def check_parameters(self, given: dict[str, Any]) -> None:
-        super().check_parameters({k: v for k, v in given.items() if k != "order"})
 
     def batches(
         self, samples: int, order: Sequence[int] | None = None, **parameters: Any
@@ -272,7 +270,7 @@ class StochasticDescent(BoundedDescent):
 
     def _erase(self) -> Head:
         logit = ((Row(constant=MASK), Row.flags(state=1.0)), _ROUTED)
-        return Head("erase", logit, taken_away(("z", "o")))
+        return Head("erase", logit, erased(("z", "o")))
 
     # -------------------------------------------------------------------------- prompt and answer
 
@@ -281,20 +279,18 @@ class StochasticDescent(BoundedDescent):
     ) -> Float[Tensor, "t f"]:
         _, lr, _ = self.settings(parameters)
         tables = self.tables(**parameters)
-        count, n, at = tables.tokens, len(x), self.design.features
-        check_data(x, y, self.dim, self.positions - 2 - count)
-        out = torch.zeros(2 + count + n, at.total, dtype=torch.float64)
-        out[1:, at["absent"]] = 1.0
-        out[0, at["null"]], out[0, at["weight"]] = 1.0, self.combination.null_logit
-        grid, rows, state = out[1 : 1 + count], out[1 + count : -1], out[-1]
-        self.put_table(grid, tables, "value")
-        rows[:, at["data"]] = 1.0
-        rows[:, at["x"]], rows[:, at["y"]] = x.double(), y.double()[:, None]
-        rows[:, at["u"]] = 2 * tables.scale * lr * x.double()
+        n, at = len(x), self.design.features
+        check_data(x, y, self.dim, self.positions - 2 - tables.tokens)
+        absent = torch.ones(n, len(range(at.total)[at["absent"]]))
         for t, seen in enumerate(self.turns(n, **parameters)):
-            rows[seen, at["absent"].start + t] = 0.0
-        state[at["state"]] = 1.0
-        return out
+            absent[seen, t] = 0.0
+        u = 2 * tables.scale * lr * x.double()
+        return torch.cat([
+            tokens_of(at, 1, null=1.0, weight=self.combination.null_logit),
+            self.table_tokens(tables, "value", absent=1.0),
+            tokens_of(at, n, data=1.0, x=x, y=y, u=u, absent=absent),
+            tokens_of(at, 1, state=1.0, absent=1.0),
+        ])  # fmt: skip
 
     def layout(self) -> list[str]:
         return [
@@ -358,10 +354,8 @@ class CausalDescent(StochasticDescent):
     title: ClassVar[str] = "full-batch descent for any bounded f, 3 n + 1 causal layers a step"
     counts: ClassVar[tuple[str, ...]] = ("dim", "steps", "positions", "pairs", "samples")
     error_bound: ClassVar[type[DescentErrorBound]] = CausalErrorBound
+    beside: ClassVar[tuple[str, ...]] = ()
     _moved: ClassVar[str] = "g"
-
-    def check_parameters(self, given: dict[str, Any]) -> None:
-        BoundedDescent.check_parameters(self, given)
 
     def batches(self, samples: int, *_: Any, **parameters: Any) -> Sequence[slice]:
         return BoundedDescent.batches(self, samples)

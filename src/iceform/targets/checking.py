@@ -2,7 +2,7 @@
 
 The weights are attested: they are rebuilt from the recorded sizes and compared, bit for bit, with
 those that transformers has in memory, and so is every setting of the config. Then the prompt is
-run and the answer compared with the exact algorithm, to 50 digits where it has no function of the
+run and the answer compared with the exact algorithm, in ball arithmetic but for a function of the
 user's. Quantised, merged or adapted weights are not the ones the certificate is about: refused.
 """
 
@@ -273,24 +273,25 @@ def attest(model: StockModel, stock: Any) -> Attestation:
     >>> attest(model, network(model)).ok
     True
     """
-    expected, found = model.tensors(), dict(stock.state_dict())
+    config, expected = model.files()
+    found = dict(stock.state_dict())
     for name in sorted(expected.keys() | found.keys()):
         if name not in expected or name not in found:
             where = "not among those the sizes imply" if name in found else "missing"
             raise IntegrityError(f"{model.path}: the weight {name} is {where}")
         _compare(model, name, found[name].cpu(), expected[name])
-    _compare_settings(model, stock)
+    _compare_settings(model, config, stock)
     kind = stock.config._attn_implementation
     return Attestation(digest(found), digest(expected), f"transformers, {kind}", literal=True)
 
 
-def _compare_settings(model: StockModel, stock: Any) -> None:
+def _compare_settings(model: StockModel, config: dict[str, Any], stock: Any) -> None:
     """Refuse any setting, of the network or of its decoding, that the sizes do not imply.
 
     What a version of transformers adds by itself it adds to the implied config too: both are made
     by the same class.
     """
-    implied = type(stock.config).from_dict(model.config())
+    implied = type(stock.config).from_dict(config)
     pairs = [(CONFIG, stock.config.to_dict(), implied.to_dict())]
     if model.spec.vocabulary() is not None:
         decoding = stock.generation_config

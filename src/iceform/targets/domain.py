@@ -6,12 +6,15 @@ import math
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
+from iceform import tuning
 from iceform.arithmetic import exactly
-from iceform.arithmetic.units import OUTWARD_MANY
+from iceform.arithmetic.balls import balls_of
+from iceform.arithmetic.units import NOISE, OUTWARD_MANY, SAFE_MINIMUM
 from iceform.errors import BoundError, DtypeError, ShapeError
-from iceform.targets.decimal_reference import eigenvalue_bounds
+from iceform.expressions.ball_tensors import BallTensor
 from iceform.validation import plain_tensor
 
 
@@ -111,3 +114,36 @@ def check_data(x: Tensor, y: Tensor, dim: int, most: int | None = None) -> tuple
             f"{len(x) + 2}"
         )
     return x, y
+
+
+def eigenvalue_bounds(x: Float[Tensor, "n d"]) -> tuple[float, float]:
+    """Proven bounds of the eigenvalues of X'X/n.
+
+    float64's eigenvalues, moved apart until X'X/n - bottom and top - X'X/n are seen to be positive
+    definite: every pivot of their LDL' in balls is positive.
+    Of numbers whose squares are beyond float64 nothing is known but the sign: 0 and infinity.
+    """
+    rounded = x.double().T @ x.double() / len(x)
+    if not bool(torch.isfinite(rounded).all()):
+        return 0.0, math.inf
+    found = torch.linalg.eigvalsh(rounded)
+    low, high = float(found[0]), float(found[-1])
+    with balls_of(tuning.PROOFS_BITS):
+        rows = BallTensor.of(x)
+        gram = BallTensor.of(rows.mT @ rows / len(x))
+        apart = max(high, SAFE_MINIMUM) * NOISE
+        while not _positive(-gram, high + apart):
+            apart *= 16
+        # The least may be 0, or too near to tell.
+        bottom = low - apart
+        return (bottom if bottom > 0 and _positive(gram, -bottom) else 0.0), high + apart
+
+
+def _positive(matrix: BallTensor, shift: float) -> bool:
+    """Whether the pivots of matrix + shift I are positive for sure."""
+    a = BallTensor.of(matrix + BallTensor.of(shift * torch.eye(len(matrix)).double()))
+    for k in range(len(a)):
+        if not a[k, k] > 0:
+            return False
+        a[k + 1 :] = a[k + 1 :] - a[k + 1 :, k, None] / a[k, k] * a[k]
+    return True

@@ -25,8 +25,7 @@ Radii are of worst cases, one number at a time, so over many layers they grow fa
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -34,7 +33,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.arithmetic.units import EXP_UNDERFLOW, OUTWARD_MOST, UNIT
-from iceform.heads import Design, Head
+from iceform.heads import Design
 from iceform.targets.architectures import STILL, Architecture
 from iceform.targets.rounding import NORM, KernelRounding
 
@@ -51,23 +50,11 @@ class Ball(NamedTuple):
         return self.center.abs() + self.radius
 
 
-class Prompted(NamedTuple):
-    """A stream to start from, and the units by which its numbers may be off."""
+class Stream(NamedTuple):
+    """What the halves differ by, and a bound of ||c|| per token."""
 
-    stream: Float[Tensor, "1 t h"]
-    off: float = 0.0
-
-
-@dataclass(frozen=True)
-class _Layer:
-    """A layer's maps on half of the stream, as the file holds them."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    o: Tensor
-    biases: dict[str, Tensor]
-    heads: tuple[Head, ...]
+    ball: Ball
+    common: Tensor
 
 
 class EnclosedNetwork:
@@ -86,100 +73,85 @@ class EnclosedNetwork:
     def __init__(self, design: Design, known: Architecture, a: KernelRounding) -> None:
         self.design, self.known, self.a = design, known, a
         self.u = a.u + UNIT
-        layers = [self._layer(number) for number in range(len(design.layers))]
-        self.layers = layers * design.repeats
+        self.layers = [self._maps(n) for n in range(len(design.layers))] * design.repeats
 
-    def _layer(self, number: int) -> _Layer:
-        maps, biases = self.design.matrices(number), self.design.biases(number)
-        half = self.design.hidden // 2
-        dtype = self.a.dtype
-        stored = {name: m.to(dtype).double() for name, m in maps.items()}
-        reads = {name: 2 * stored[name][:, :half] for name in "qkv"}
-        held = {name: b.to(dtype).double() for name, b in biases.items()}
-        return _Layer(**reads, o=stored["o"][:half], biases=held, heads=self.design.layers[number])
+    def _maps(self, number: int) -> dict[str, tuple[Tensor, Tensor]]:
+        """A layer's maps on half of the stream and their biases, as the file holds them."""
+        half, biases = self.design.hidden // 2, self.design.biases(number)
+        stored = {k: m.to(self.a.dtype).double() for k, m in self.design.matrices(number).items()}
+        return {
+            k: (2 * stored[k][:, :half], biases[k].to(self.a.dtype).double()) for k in "qkv"
+        } | {"o": (stored["o"][:half], biases["q"])}
 
     # ------------------------------------------------------------------------------------ running
 
-    def start(self, prompt: Prompted) -> tuple[Ball, Tensor]:
-        """The stream that a prompt is, and a bound of ||c|| per token."""
-        half = prompt.stream[0, :, : self.design.hidden // 2].double()
-        stream = Ball(half, prompt.off * half.abs())
-        common = math.sqrt(2) * stream.radius.norm(dim=1) * OUTWARD_MOST
-        return self._normed(stream, common) if self.known.norms else (stream, common)
+    def run(
+        self,
+        prompt: Float[Tensor, "1 t h"],
+        off: float,
+        gone: Sequence[Collection[tuple[int, int]]],
+    ) -> Iterator[Ball]:
+        """The features of the last layer, for each of these sets of (layer, head) silenced.
 
-    def run(self, prompt: Prompted, without: Collection[tuple[int, int]] = ()) -> Ball:
-        """The features of the last layer, (layer, head) silenced; repeats are counted as layers."""
-        stream, common = self.start(prompt)
-        for number, layer in enumerate(self.layers):
-            gone = {head for at, head in without if at == number}
-            carried = self.carried(layer, stream, common)
-            stream, common = self.written(layer, stream, common, carried, gone)
-        return self.features(stream, common)
+        Repeats are counted as layers; ``off`` are units by which the prompt may be off. What runs
+        have in common, up to the layer in which they differ, is run once.
+        """
+        half = prompt[0, :, : self.design.hidden // 2].double()
+        ball = Ball(half, off * half.abs())
+        start = Stream(ball, math.sqrt(2) * ball.radius.norm(dim=1) * OUTWARD_MOST)
+        runs = {frozenset[tuple[int, int]](): self._normed(start) if self.known.norms else start}
+        for number in range(len(self.layers)):
+            here = {frozenset(one for one in each if one[0] <= number) for each in gone}
+            before = {each: frozenset(one for one in each if one[0] < number) for each in here}
+            carried = {each: self._carried(number, runs[each]) for each in set(before.values())}
+            runs = {
+                each: self._written(number, runs[same], carried[same], each - same)
+                for each, same in before.items()
+            }
+        for each in gone:
+            yield self._features(runs[frozenset(each)])
 
-    def without_each(self, prompt: Prompted) -> tuple[Ball, list[Ball]]:
-        """The features of the last layer, and those with each head of that layer silenced."""
-        stream, common = self.start(prompt)
-        for layer in self.layers[:-1]:
-            carried = self.carried(layer, stream, common)
-            stream, common = self.written(layer, stream, common, carried, ())
-        last = self.layers[-1]
-        carried = self.carried(last, stream, common)
-        whole, *each = (
-            self.features(*self.written(last, stream, common, carried, gone))
-            for gone in ((), *((head,) for head in range(self.design.heads)))
-        )
-        return whole, each
-
-    def features(self, stream: Ball, common: Tensor) -> Ball:
+    def _features(self, stream: Stream) -> Ball:
         """The stream as it is read, after the last norm."""
-        if not self.known.norms:
-            stream, _ = self._normed(stream, common)
+        ball = (stream if self.known.norms else self._normed(stream)).ball
         count, rotation = self.design.features.total, self.design.rotation
         if rotation is None:
-            return Ball(*(part[:, :count] for part in stream))
-        turned = rotation.back(stream.center)
-        mixed = rotation.back(torch.eye(stream.center.shape[1], dtype=torch.float64)).abs()
+            return Ball(*(part[:, :count] for part in ball))
+        turned = rotation.back(ball.center)
+        mixed = rotation.back(torch.eye(ball.center.shape[1], dtype=torch.float64)).abs()
         units = (rotation.size + 3) * self.u
-        radius = (stream.radius + units * stream.most) @ mixed * OUTWARD_MOST
+        radius = (ball.radius + units * ball.most) @ mixed * OUTWARD_MOST
         return Ball(turned[:, :count], radius[:, :count])
 
-    def _normed(self, stream: Ball, common: Tensor) -> tuple[Ball, Tensor]:
+    def _normed(self, stream: Stream) -> Stream:
         """The identity, but for rounding: of the difference of the halves, and of their mean."""
-        width = self.design.hidden
-        off = NORM * self.u * (stream.most + common[:, None] * (stream.most > 0))
-        mean = (width + 2) * self.u * stream.most.mean(1)
-        added = math.sqrt(width) * (NORM * self.u * stream.most.amax(1) + mean)
-        return Ball(stream.center, (stream.radius + off) * OUTWARD_MOST), (
-            common + added
-        ) * OUTWARD_MOST
+        most, width = stream.ball.most, self.design.hidden
+        off = NORM * self.u * (most + stream.common[:, None] * (most > 0))
+        mean = (width + 2) * self.u * most.mean(1)
+        added = math.sqrt(width) * (NORM * self.u * most.amax(1) + mean)
+        ball = Ball(stream.ball.center, (stream.ball.radius + off) * OUTWARD_MOST)
+        return Stream(ball, (stream.common + added) * OUTWARD_MOST)
 
-    def _read(self, rows: Tensor, bias: Tensor, stream: Ball, common: Tensor) -> Ball:
-        count = (rows != 0).sum(1)
-        size = rows.abs()
-        alone = stream.most > 0
-        beside = torch.where(
-            (count > 1)[None], common[:, None] * size.sum(1)[None],
-            common[:, None] * (alone.double() @ size.T),
-        )  # fmt: skip
-        held = stream.most @ size.T + beside
-        radius = stream.radius @ size.T
-        radius = radius + NORM * self.u * held
-        radius = radius + (2 * count + 1) * self.u * (held + bias.abs())
-        return Ball(stream.center @ rows.T + bias, radius * OUTWARD_MOST)
+    def _read(self, rows: Tensor, bias: Tensor, stream: Stream) -> Ball:
+        """What rows read of a stream behind its norm."""
+        (ball, common), count, size = stream, (rows != 0).sum(1), rows.abs()
+        alone = (ball.most > 0).double() @ size.T
+        beside = common[:, None] * torch.where(count > 1, size.sum(1), alone)
+        held = ball.most @ size.T + beside
+        rounded = self.u * ((NORM + 2 * count + 1) * held + (2 * count + 1) * bias.abs())
+        radius = (ball.radius @ size.T + rounded) * OUTWARD_MOST
+        return Ball(ball.center @ rows.T + bias, radius)
 
-    def carried(self, layer: _Layer, stream: Ball, common: Tensor) -> Ball:
-        """What all heads carry to all tokens, head by head, before the output map."""
-        parts = [
-            self._read(rows, layer.biases[name], stream, common)
-            for name, rows in (("q", layer.q), ("k", layer.k), ("v", layer.v))
-        ]
-        size = self.design.head_size
+    def _carried(self, number: int, stream: Stream) -> Ball:
+        """What all heads of a layer carry to all tokens, before the output map."""
+        maps, size = self.layers[number], self.design.head_size
+        parts = [self._read(*maps[name], stream) for name in "qkv"]
         out = Ball(*(torch.zeros_like(part) for part in parts[0]))
-        for number, head in enumerate(layer.heads):
-            at = slice(number * size, (number + 1) * size)
+        heads = self.design.layers[number % len(self.design.layers)]
+        for index, head in enumerate(heads):
+            at = slice(index * size, (index + 1) * size)
             q, k, v = (Ball(p.center[:, at], p.radius[:, at]) for p in parts)
-            found = self._head(q, k, v, len(head.logit))
-            out.center[:, at], out.radius[:, at] = found
+            out.center[:, at], out.radius[:, at] = self._head(q, k, v, len(head.logit))
         return out
 
     def _head(self, q: Ball, k: Ball, v: Ball, terms: int) -> Ball:
@@ -192,25 +164,22 @@ class EnclosedNetwork:
             seen = seen.tril()
         return softmax_average(logits, tau, v, seen, self.a, self.u)
 
-    def written(
-        self, layer: _Layer, stream: Ball, common: Tensor, carried: Ball, gone: Collection[int]
-    ) -> tuple[Ball, Tensor]:
-        """The stream after the layer."""
-        size = self.design.head_size
-        kept = torch.ones(carried.center.shape[1], dtype=torch.float64)
-        for head in gone:
-            kept[head * size : (head + 1) * size] = 0.0
-        rows = layer.o * kept
-        added = carried.center @ rows.T
+    def _written(
+        self, number: int, stream: Stream, carried: Ball, gone: Collection[tuple[int, int]]
+    ) -> Stream:
+        """The stream after a layer."""
+        rows, size, ball = self.layers[number]["o"][0].clone(), self.design.head_size, stream.ball
+        for _, head in gone:
+            rows[:, head * size : (head + 1) * size] = 0.0
         held = carried.most @ rows.abs().T
         units = (rows != 0).sum(1) + 2
-        off = self.u * (units * held + 2 * (stream.most + held) * (units > 2))
-        radius = stream.radius + carried.radius @ rows.abs().T + off
-        out = Ball(stream.center + added, radius * OUTWARD_MOST)
-        grown = common + math.sqrt(2) * off.norm(dim=1) + self.u * common
+        off = self.u * (units * held + 2 * (ball.most + held) * (units > 2))
+        radius = (ball.radius + carried.radius @ rows.abs().T + off) * OUTWARD_MOST
+        grown = (1 + self.u) * stream.common + math.sqrt(2) * off.norm(dim=1)
+        out = Stream(Ball(ball.center + carried.center @ rows.T, radius), grown * OUTWARD_MOST)
         for _ in range(self.known.norms):
-            out, grown = self._normed(out, grown)
-        return out, grown * OUTWARD_MOST
+            out = self._normed(out)
+        return out
 
 
 def products(q: Ball, k: Ball, u: float, units: float) -> tuple[Tensor, Tensor]:

@@ -21,14 +21,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iceform import store, tuning
+from iceform import store
 from iceform.certificates import Certificate
 from iceform.codec import decode, encode
-from iceform.computer.compile import Program
 from iceform.errors import IceformError, IntegrityError, ProgramError, ShapeError, TargetError
 from iceform.targets.ablation import example
 from iceform.targets.architectures import Architecture, architecture
-from iceform.targets.stock_computer import StockComputer
 from iceform.targets.target import KINDS, Target
 from iceform.validation import dtype_name, path_of, plain_tensor
 
@@ -37,7 +35,11 @@ RECORD = "iceform.json"
 CONFIG = "config.json"
 CARD = "README.md"
 VIEWS = (CONFIG, RECORD, CARD)
-
+# Kinds that earlier versions wrote.
+_GONE = {
+    "written_descent": "is written and read no more: ice.TextComputer() is a GPT-2 that writes the "
+    "run of any program, descent among them, by generate()"
+}
 
 _CARD = """\
 ---
@@ -196,30 +198,28 @@ class StockModel:
         settings = {k: v for k, v in parameters.items() if k in self.spec.defaults}
         return self.spec.certificate(self.spec.domain(x, y, **parameters), attention, **settings)
 
+    def files(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """config.json and the weights that the sizes imply, in the folder's dtype."""
+        spec, known = self.spec, self.architecture
+        words, design = spec.vocabulary(), spec.design
+        if words is not None:
+            config, found = known.with_ids(design, words)
+        else:
+            sizes = design, spec.positions
+            config, found = known.config(*sizes), known.tensors(*sizes)
+        tensors = {name: t.to(spec.torch_dtype).contiguous() for name, t in found.items()}
+        return {**config, "dtype": spec.dtype}, tensors
+
     def tensors(self) -> dict[str, Tensor]:
         """The weights that the sizes imply, in the folder's dtype."""
-        words = self.spec.vocabulary()
-        found = (
-            self.architecture.tensors(self.spec.design, self.spec.positions)
-            if words is None
-            else self.architecture.with_ids(self.spec.design, words)[1]
-        )
-        return {name: t.to(self.spec.torch_dtype).contiguous() for name, t in found.items()}
+        return self.files()[1]
 
     def config(self) -> dict[str, Any]:
         """config.json."""
-        words = self.spec.vocabulary()
-        found = (
-            self.architecture.config(self.spec.design, self.spec.positions)
-            if words is None
-            else self.architecture.with_ids(self.spec.design, words)[0]
-        )
-        return {**found, "dtype": self.spec.dtype}
+        return self.files()[0]
 
 
-def write(
-    name: str, spec: Target | Program, path: str | Path, *, cycles: int = tuning.CHECKPOINT_CYCLES
-) -> StockModel:
+def write(name: str, spec: Target, path: str | Path) -> StockModel:
     """Write ``spec`` as the stock architecture ``name`` into the folder ``path``.
 
     Parameters
@@ -227,11 +227,9 @@ def write(
     name
         "gpt2", "llama", "bert" or "albert".
     spec
-        A target, or a compiled program: then the computer that holds it.
+        A target; a compiled program is written by :meth:`iceform.Program.to`.
     path
         The folder.
-    cycles
-        Of that computer.
 
     Raises
     ------
@@ -246,16 +244,16 @@ def write(
     ['README.md', 'config.json', 'iceform.json', 'model.safetensors']
     """
     check_path(path_of(path))
-    if isinstance(spec, Program):
-        spec = StockComputer.for_programs([spec], cycles)
     if not isinstance(spec, Target):
-        raise ProgramError(f"not a target: {spec!r}; see iceform.targets")
+        raise ProgramError(
+            f"not a target: {spec!r}; see iceform.targets, and program.to for compiled programs"
+        )
     known = architecture(name)
     spec.check_architecture(name)
     known.check_dtype(spec.torch_dtype)
     known.check_fits(spec.design)
     model = StockModel(path_of(path), known, spec)
-    tensors, config = model.tensors(), model.config()
+    config, tensors = model.files()
     typical = spec.example_domain()
     certificate = None if typical is None else spec.certificate(typical)
     sha = digest(tensors)
@@ -324,8 +322,9 @@ def load(path: str | Path) -> StockModel:
     try:
         record = decode(TargetRecord, content)
         if record.kind not in KINDS:
-            raise IntegrityError(f"a {record.kind!r} is not known here")
-        spec = KINDS[record.kind].from_record(record.sizes, record.parameters)
+            why = _GONE.get(record.kind, "is not known here")
+            raise IntegrityError(f"a {record.kind!r} {why}")
+        spec = decode(KINDS[record.kind], {**record.sizes, **record.parameters})
         known = architecture(record.architecture)
         spec.check_architecture(known.name)
         known.check_dtype(spec.torch_dtype)

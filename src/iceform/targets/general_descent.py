@@ -61,7 +61,7 @@ from iceform.tables import RoundingModel
 from iceform.targets.bounded_descent import BoundedDescent, DescentErrorBound
 from iceform.targets.domain import check_data
 from iceform.targets.enclosed import Ball
-from iceform.targets.pieces import MASK, ONE, added, routed
+from iceform.targets.pieces import MASK, ONE, added, apart_from, routed, tokens_of
 from iceform.targets.rounding import EPSILON, NORM, READ, SECOND_ORDER, inflate
 
 _ODDS = 1.25  # S over the largest slope: |r| stays below 0.8, the odds below 2.2
@@ -260,26 +260,19 @@ class GeneralDescent(BoundedDescent):
         _, lr, _ = self.settings(parameters)
         tables = self.tables(**parameters)
         check_data(x, y, self.dim, (self.positions - 1 - tables.tokens) // 2)
-        keys, n = tables.keys, len(x)
-        top = _ODDS * float(keys.slopes.abs().max())
-        at = self.design.features
-        out = torch.zeros(1 + 2 * n + tables.tokens, at.total, dtype=torch.float64)
+        slopes, n, at = tables.keys.slopes, len(x), self.design.features
+        top = _ODDS * float(slopes.abs().max())
         group = torch.arange(n) % self.groups
         held = torch.bincount(group, minlength=self.groups).double()
-        out[0, at["null"]], out[0, at["log_n"]] = 1.0, held.clamp(min=1).log()
         share = tables.scale * lr * top * (held[group] / n)[:, None]
-        for sign, name in ((1, "plus"), (-1, "minus")):
-            rows = out[1 : 1 + n] if sign > 0 else out[1 + n : 1 + 2 * n]
-            rows[:, at[name]] = 1.0
-            rows[:, at["x"]], rows[:, at["y"]] = x.double(), y.double()[:, None]
-            rows[:, at["u"]] = sign * share * x.double()
-            if self.groups > 1:
-                rows[:, at["apart"]] = 1.0
-                rows[torch.arange(n), at["apart"].start + group] = 0.0
-        grid = out[1 + 2 * n :]
-        self.put_table(grid, tables)
-        grid[:, at["odds"]] = 2 * torch.atanh(keys.slopes / top)[:, None]
-        return out
+        apart = {} if self.groups == 1 else {"apart": apart_from(group, self.groups)}
+        samples = [
+            tokens_of(at, n, **{name: 1.0}, x=x, y=y, u=sign * share * x.double(), **apart)
+            for sign, name in ((1, "plus"), (-1, "minus"))
+        ]
+        null = tokens_of(at, 1, null=1.0, log_n=held.clamp(min=1).log())
+        odds = 2 * torch.atanh(slopes / top)
+        return torch.cat([null, *samples, self.table_tokens(tables, odds=odds)])
 
     def layout(self) -> list[str]:
         return [

@@ -36,19 +36,20 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.computer.compile import Program
-from iceform.computer.instructions import Instruction, Operand
+from iceform.computer.instructions import Instruction
 from iceform.computer.layout import largest_logit, likenesses, underflow
 from iceform.computer.prompt import initial_memory
 from iceform.errors import CapacityError, ProgramError, ShapeError, TargetError
 from iceform.heads import Design, Features, Head, Move, Row
 from iceform.heads.design import in_parts
 from iceform.targets.architectures import Architecture
-from iceform.targets.pieces import ONE, added, masked, routed, taken_away
+from iceform.targets.pieces import ONE, added, erased, masked, routed, tokens_of
 from iceform.targets.program_target import ProgramTarget, trace, turns_alike
 from iceform.validation import check_size
 
 HOMES = ("lane0", "samples")
 _KINDS = ("null", *HOMES, "entry")  # of tokens
+_SIDES = (("plus", "f", 1.0), ("minus", "g", -1.0))  # features, their table, and its sign in dst
 Reads = tuple[tuple[str, str], ...]
 
 
@@ -67,6 +68,11 @@ class LayeredInstruction:
     f: bool
     g: bool
     asks: str | None = None
+
+    @property
+    def sides(self) -> list[tuple[str, str, float]]:
+        """Those of plus and minus that are looked up."""
+        return [side for side in _SIDES if getattr(self, side[1])]
 
     @property
     def reads(self) -> set[str]:
@@ -197,19 +203,18 @@ class LayeredProgram(ProgramTarget):
         blocks |= {"lane": self.bits, "absent": self.tables}
         blocks |= {"plus": self.width, "minus": self.width}
         blocks |= {_held(name): self.width for name, _ in self.variables}
-        layers = in_parts(layer for line in self.lines for layer in self._layers(line))
+        layers = in_parts(
+            list(heads) for line in self.lines for heads in (self._read(line), self._compute(line))
+        )
         return Design(Features(tuple(blocks.items())), layers, norm=self.norm)
-
-    def _layers(self, line: LayeredInstruction) -> tuple[list[Head], list[Head]]:
-        return list(self._read(line)), list(self._compute(line))
 
     def _read(self, line: LayeredInstruction) -> Iterator[Head]:
         home, into = self.homes[line.dst], f"into {line.dst}"
         found: dict[str, list[Move]] = {}
-        for (kind, variable), signs in _signs(line).items():
+        for kind, variable in dict.fromkeys((*line.a, *line.b)):
             where = self._seen(kind, variable)
-            found.setdefault(where, []).extend(self._moves(line, kind, variable, signs))
-        found.setdefault("own", []).extend(taken_away([_held(line.dst)], self.width))
+            found.setdefault(where, []).extend(self._moves(line, kind, variable))
+        found.setdefault("own", []).extend(erased([_held(line.dst)], self.width))
         for where, moves in found.items():
             if where == "own":
                 logit = self._own(home)
@@ -225,24 +230,20 @@ class LayeredProgram(ProgramTarget):
             return f"like {variable}"
         return "own" if kind in ("own", "rowsum") else self.homes[variable]
 
-    def _moves(
-        self, line: LayeredInstruction, kind: str, variable: str, signs: tuple[float, float]
-    ) -> Iterator[Move]:
-        parts = range(self.width)
-        names = [n for n, used in (("plus", line.f), ("minus", line.g)) if used]
-        weights = dict(zip(("plus", "minus"), signs, strict=True))
+    def _moves(self, line: LayeredInstruction, kind: str, variable: str) -> Iterator[Move]:
+        in_a, in_b = (float(reads.count((kind, variable))) for reads in (line.a, line.b))
+        parts, both = range(self.width), {"plus": in_a + in_b, "minus": in_a - in_b}
+        weights = {name: both[name] for name, _, _ in line.sides if both[name]}
         if kind == "rowsum":
             total = Row({(_held(variable), i): 1.0 for i in parts})
-            yield Move(total, {(n, j): weights[n] for n in names for j in parts if weights[n]})
-            return
-        yield from added(_held(variable), self.width, {n: weights[n] for n in names if weights[n]})
+            yield Move(total, {(n, j): weight for n, weight in weights.items() for j in parts})
+        else:
+            yield from added(_held(variable), self.width, weights)
 
     def _compute(self, line: LayeredInstruction) -> Iterator[Head]:
         home, held = self.homes[line.dst], _held(line.dst)
-        for name, column, sign, used in (
-            ("plus", "f", 1.0, line.f), ("minus", "g", -1.0, line.g),
-        ):  # fmt: skip
-            for j in range(self.width if used else 0):
+        for name, column, sign in line.sides:
+            for j in range(self.width):
                 logit = (
                     (Row.of(name, j), Row.of("slope")),
                     (ONE, Row.of("bias")),
@@ -253,8 +254,8 @@ class LayeredProgram(ProgramTarget):
                 yield Head(
                     f"{role}, into {line.dst}", logit, (Move(Row.of(column), {(held, j): sign}),)
                 )
-        gone = [n for n, used in (("plus", line.f), ("minus", line.g)) if used]
-        away = taken_away(gone, self.width)
+        gone = [name for name, _, _ in line.sides]
+        away = erased(gone, self.width)
         yield Head(f"take {', '.join(gone)} away", self._own(home), away)
 
     def _own(self, home: str) -> tuple[tuple[Row, Row], ...]:
@@ -284,7 +285,7 @@ class LayeredProgram(ProgramTarget):
     def tokens(
         self, program: Program, x: Tensor, y: Tensor, settings: Mapping[str, Any]
     ) -> Float[Tensor, "t f"]:
-        tables = self._tables(program, settings)
+        names = self._tables(program, settings)
         given = self.written(program, x, y, settings)
         data = {**given, "x": x.to(self.torch_dtype), "y": y.to(self.torch_dtype)}
         memory = initial_memory(program.assembly, data, self.width)
@@ -295,24 +296,27 @@ class LayeredProgram(ProgramTarget):
                 f"{n} samples were given, and the layers hold {self.lanes}; compile "
                 f"{self.name} with samples={n} and write it again"
             )
-        out = torch.zeros(2 + n + self.entries, at.total, dtype=self.torch_dtype)
-        lanes, entries = out[1 : 2 + n], out[2 + n :]
-        out[:, at["absent"]] = 1.0
-        out[0, at["null"]] = lanes[0, at["lane0"]] = 1.0
-        lanes[1:, at["samples"]] = entries[:, at["entry"]] = 1.0
-        lanes[:, at["lane"]] = _code(torch.arange(n + 1), self.bits).to(out)
-        for name, home in self.variables:
-            rows = lanes[:1] if home == "lane0" else lanes[1:]
-            rows[:, at[_held(name)]] = memory[name].to(out)
-        start = 0
-        for k, table in enumerate(program.assembly.table(t) for t in tables):
-            rows = entries[start : start + table.tokens]
-            start += table.tokens
-            rows[:, at["absent"].start + k] = 0.0
-            columns = {"slope": table.slopes, "bias": table.biases, "f": table.f, "g": table.g}
-            for name, column in columns.items():
-                rows[:, at[name]] = column[:, None].to(out)
-        return out
+        tables = [program.assembly.table(name) for name in names]
+        entries = [
+            tokens_of(
+                at, table.tokens, entry=1.0, slope=table.slopes, bias=table.biases, f=table.f,
+                g=table.g, absent=(torch.arange(self.tables) != k).double(),
+            )
+            for k, table in enumerate(tables)
+        ]  # fmt: skip
+        spare = self.entries - sum(table.tokens for table in tables)
+        codes = _code(torch.arange(n + 1), self.bits)
+        lane0, samples = (
+            {_held(name): memory[name] for name, home in self.variables if home == where}
+            for where in HOMES
+        )
+        return torch.cat([
+            tokens_of(at, 1, null=1.0, absent=1.0),
+            tokens_of(at, 1, lane0=1.0, lane=codes[:1], absent=1.0, **lane0),
+            tokens_of(at, n, samples=1.0, lane=codes[1:], absent=1.0, **samples),
+            *entries,
+            tokens_of(at, spare, entry=1.0, absent=1.0),
+        ]).to(self.torch_dtype)  # fmt: skip
 
     def _tables(self, program: Program, settings: Mapping[str, Any]) -> list[str]:
         """The tables of a program whose instructions these layers are; others are refused."""
@@ -381,40 +385,22 @@ def _lines(
     for before, instruction in reversed(list(zip([None, *run[:-1]], run, strict=True))):
         if instruction.dst not in needed:
             continue
-        asks = before.dst if before is not None and _asks(instruction) else None
+        reads = {*instruction.a.reads(), *instruction.b.reads()}
+        is_like = any(kind == "like" for kind, _ in reads)
+        asks = before.dst if before is not None and is_like else None
         needed.discard(instruction.dst)
-        needed |= {v for o in (instruction.a, instruction.b) for _, v in o.reads()}
-        needed |= {asks} if asks else set()
+        needed |= {v for _, v in reads} | ({asks} if asks else set())
         kept.append((instruction, asks))
     kept.reverse()
     tables = list(dict.fromkeys(i.table for i, _ in kept))
-    return tuple(_line(program, i, asks, tables) for i, asks in kept), tables
-
-
-def _line(
-    program: Program, i: Instruction, asks: str | None, tables: list[str]
-) -> LayeredInstruction:
-    table = program.assembly.table(i.table)
-    used = bool(table.f.any()), bool(table.g.any())
-    return LayeredInstruction(i.dst, _reads(i.a), _reads(i.b), tables.index(i.table), *used, asks)
-
-
-def _reads(operand: Operand) -> Reads:
-    return tuple(operand.reads())
-
-
-def _asks(i: Instruction) -> bool:
-    return any(kind == "like" for kind, _ in (*i.a.reads(), *i.b.reads()))
-
-
-def _signs(line: LayeredInstruction) -> dict[tuple[str, str], tuple[float, float]]:
-    """For every read, its coefficients in a + b and in a - b."""
-    out: dict[tuple[str, str], tuple[float, float]] = {}
-    for reads, sign in ((line.a, 1.0), (line.b, -1.0)):
-        for read in reads:
-            plus, minus = out.get(read, (0.0, 0.0))
-            out[read] = plus + 1.0, minus + sign
-    return out
+    columns = {name: program.assembly.table(name) for name in tables}
+    return tuple(
+        LayeredInstruction(
+            i.dst, tuple(i.a.reads()), tuple(i.b.reads()), tables.index(i.table),
+            bool(columns[i.table].f.any()), bool(columns[i.table].g.any()), asks,
+        )
+        for i, asks in kept
+    ), tables  # fmt: skip
 
 
 def _code(numbers: Tensor, bits: int) -> Tensor:

@@ -47,7 +47,6 @@ from iceform.heads import Design, Features, Head, Row
 from iceform.heads.design import hidden_among
 from iceform.heads.rotation import Rotation
 from iceform.paper.schedules import chebyshev_steps
-from iceform.targets.decimal_reference import linear_descent
 from iceform.targets.domain import DataDomain, check_data
 from iceform.targets.linear_error_bound import (
     DescentNetwork,
@@ -56,7 +55,7 @@ from iceform.targets.linear_error_bound import (
     log_odds,
 )
 from iceform.targets.linear_head_pairs import LinearHeadPairs
-from iceform.targets.pieces import MASK, ONE, added, pair_heads, routed
+from iceform.targets.pieces import MASK, ONE, added, apart_from, pair_heads, routed, tokens_of
 from iceform.targets.recurrence import Recurrence
 from iceform.targets.rounding import EPSILON, OFF, KernelRounding
 from iceform.targets.target import FeatureTarget
@@ -225,19 +224,18 @@ class LinearDescent(FeatureTarget):
         check_data(x, y, self.dim, self.positions - 2 - _checked_padding(padding))
         r = self.recurrence(None, **parameters)
         at, n = self.design.features, len(x)
-        out = torch.zeros(n + padding + 2, at.total, dtype=torch.float64)
-        out[0, at["null"]] = 1.0
-        out[0, at["weight"]] = self.null_logit(n, r.lr)
+        group = torch.arange(n) % self.groups
+        apart = {"apart": apart_from(group, self.groups)} if self._grouped else {}
+        others = dict.fromkeys(self._grouped, 1.0)
+        x, y = (part.to(self.torch_dtype) for part in (x, y))
+        odds = {"penalty": log_odds(r.lr * r.penalty), "momentum": log_odds(r.momentum)}
         # Padding is samples of zeros that the null token does not count.
-        out[1:-1, at["data"]] = 1.0
-        out[1 : 1 + n, at["x"]] = x.to(self.torch_dtype).double()
-        out[1 : 1 + n, at["y"]] = y.to(self.torch_dtype).double()[:, None]
-        if self._grouped:
-            out[1:, at["apart"]] = 1.0
-            out[torch.arange(1, n + 1), at["apart"].start + torch.arange(n) % self.groups] = 0.0
-        out[-1, at["penalty"]] = log_odds(r.lr * r.penalty)
-        out[-1, at["momentum"]] = log_odds(r.momentum)
-        return out
+        return torch.cat([
+            tokens_of(at, 1, null=1.0, weight=self.null_logit(n, r.lr)),
+            tokens_of(at, n, data=1.0, x=x, y=y, **apart),
+            tokens_of(at, padding, data=1.0, **others),
+            tokens_of(at, 1, **odds, **others),
+        ])  # fmt: skip
 
     def layout(self) -> list[str]:
         return [
@@ -257,8 +255,7 @@ class LinearDescent(FeatureTarget):
     def reference(
         self, x: Float[Tensor, "n d"], y: Float[Tensor, "n"], padding: int = 0, **parameters: Any
     ) -> Float[Tensor, "d"]:
-        r = self.recurrence(None, **parameters)
-        return linear_descent(x, y, r)[-1]
+        return self.recurrence(None, **parameters).exact(x, y)
 
     def recurrence(self, domain: DataDomain | None, **parameters: Any) -> Recurrence:
         """The method's numbers, for the eigenvalues of a domain."""

@@ -101,6 +101,37 @@ class DescentNetwork:
         """Heads of the widest layer, all of which may add to one feature."""
         return max(len(layer) for layer in self.design.layers)
 
+    def errors(
+        self, a: KernelRounding, null: float, ratio: float, size: float, z: float, rms: float,
+        samples: float = 1, terms: int = 1, padding: int = 0,
+    ) -> dict[str, float]:  # fmt: skip
+        """What the pairs make of residuals is off by, in four parts; what is common in units.
+
+        Residuals are at most z, in the root mean square ``rms``, and added up from ``size``; l is
+        ``ratio`` times the means. A head adds up so many ``terms``.
+        """
+        p, scaling = self.pairs, self.design.scaling_units
+        heaviest = p.heaviest(ratio, z) * (1 + padding)
+        full = min(terms, heaviest / a.u) + self.spread - 1
+        fixed = null + a.exp + terms + 1 + full + 5
+        return {
+            "remainder": p.remainder(z),
+            "leak": p.leak(ratio, samples / (1 + padding), z, rms),
+            "common": (NORM + self.copied) * (2 * size + rms) + (3 + NORM + scaling) * null * rms,
+            "noise": p.noise(a.u, fixed, size * (self.dim + 6 + scaling), z, rms),
+        }
+
+    def carried(self, a: KernelRounding, size: float, z: float) -> float:
+        """What a residual is off by that pairs of heads carry into a feature.
+
+        One token with the logit t z and the value one beside a null token of logit K ln 2: a
+        gradient with one sample and x = 1. ``size`` bounds what z is added up from.
+        """
+        p = self.pairs
+        found = self.errors(a, p.null_logit, 2.0**-p.leak_bits, size, z, z)
+        writing = (2 * p.count + 3) * a.u * p.amplitude(z)
+        return found["remainder"] + found["leak"] + found["noise"] + a.u * found["common"] + writing
+
 
 @dataclass(frozen=True)
 class LinearErrorBound:
@@ -180,17 +211,23 @@ class LinearErrorBound:
 
         ``added`` is the size of what its heads add up.
         """
-        p, u, rows = self.stream.pairs, self.a.u, self._rows
-        size = self._reach(w)
-        null = (3 + NORM + self.stream.design.scaling_units) * self._null
-        common = (NORM + self.stream.copied) * (2 * size + rms) + null * rms
+        size, domain = self._reach(w), self.domain
+        found, by_row = self._pairs(size, rms), eta * self._rows
         return {
-            "remainder": eta * rows * p.remainder(size),
-            "leak": eta * rows * self._leak(size, rms),
-            "common": eta * rows * u * common,
-            "noise": eta * self.domain.rms_rows * self._noise(size, rms),
-            "added": eta * self.domain.rms_rows * p.mean_amplitude(size, rms),
+            "remainder": by_row * found["remainder"],
+            "leak": by_row * found["leak"],
+            "common": by_row * self.a.u * found["common"],
+            "noise": eta * domain.rms_rows * found["noise"],
+            "added": eta * domain.rms_rows * self.stream.pairs.mean_amplitude(size, rms),
         }
+
+    def _pairs(self, size: float, rms: float) -> dict[str, float]:
+        samples, padding = self.domain.samples, self.domain.padding
+        terms = -(-(samples + padding) // self.stream.groups)
+        null = abs(self.stream.null) + self._mean  # which reading it may add
+        return self.stream.errors(
+            self.a, null, self._ratio, size, size, rms, samples, terms, padding
+        )
 
     @property
     def _rows(self) -> float:
@@ -200,28 +237,10 @@ class LinearErrorBound:
     def _ratio(self) -> float:
         return self.r.lr * 2.0**-self.stream.pairs.leak_bits
 
-    def _leak(self, size: float, rms: float) -> float:
-        beside = self.domain.samples / (1 + self.domain.padding)
-        return self.stream.pairs.leak(self._ratio, beside, size, rms)
-
-    def _noise(self, size: float, rms: float) -> float:
-        """The root mean square of sum_j |a_j| cosh(j delta z) nu_j."""
-        p, scaling = self.stream.pairs, self.stream.design.scaling_units
-        n = -(-(self.domain.samples + self.domain.padding) // self.stream.groups)
-        heaviest = p.heaviest(self._ratio, size) * (1 + self.domain.padding)
-        full = min(n, heaviest / self.a.u) + self.stream.spread - 1
-        fixed = self._null + self.a.exp + n + 1 + full + 5
-        return p.noise(self.a.u, fixed, size * (self.stream.dim + 6 + scaling), size, rms)
-
     def _gate_error(self, alpha: float) -> float:
         odds = log_odds(alpha)
         log = 0.0 if abs(odds) == OFF else abs(odds)
         return inflate((5 * log + self.a.exp + 4 + READ + self.stream.dim) * self.a.u)
-
-    @property
-    def _null(self) -> float:
-        """|m|, with the mean that reading it may add."""
-        return abs(self.stream.null) + self._mean
 
     @cached_property
     def _mean(self) -> float:
@@ -334,7 +353,7 @@ class RotatedErrorBound(LinearErrorBound):
         read = self.domain.rms_rows * p.noise(u, 0.0, q * (logit + state), size, rms)
         value = root * q * u * sample * p.mean_amplitude(size, rms)
         zeta = strayed * (w + 1)
-        stray = strayed * (zeta + p.remainder(zeta) + self._noise(size, rms))
+        stray = strayed * (zeta + p.remainder(zeta) + self._pairs(size, rms)["noise"])
         seen = root * q * u * held * p.amplitude(zeta)
         return read + value + (stray + seen) / self.domain.samples
 
@@ -342,24 +361,6 @@ class RotatedErrorBound(LinearErrorBound):
         heads = self.stream.heads
         units = heads * self.stream.dim + 2
         return 2 * self._root * units * (plain / (heads + 2) + self.a.u * speed)
-
-
-def carried(
-    stream: DescentNetwork, a: KernelRounding, size: float, z: float, samples: int = 1
-) -> float:
-    """What a residual is off by that pairs of heads carry into a feature.
-
-    One token with the logit t z and the value one beside a null token of logit K ln 2: the account
-    of a gradient with one sample and x = 1. ``size`` bounds what z is added up from.
-    """
-    p, u, scaling = stream.pairs, a.u, stream.design.scaling_units
-    ratio = 2.0**-stream.pairs.leak_bits
-    full = min(samples, p.heaviest(ratio, z) / u) + stream.spread - 1
-    fixed = stream.null + a.exp + samples + 2 + full + 5
-    noise = p.noise(u, fixed, size * (stream.dim + 6 + scaling), z, z)
-    common = u * ((NORM + stream.copied) * (2 * size + z) + (3 + NORM + scaling) * stream.null * z)
-    writing = (2 * p.count + 3) * u * p.amplitude(z)
-    return p.remainder(z) + p.leak(ratio, samples, z, z) + noise + common + writing
 
 
 def log_odds(alpha: float) -> float:

@@ -109,25 +109,22 @@ class LinearHeadPairs:
             raise BoundError(f"delta must have at most {_BITS} bits, got {self.delta!r}")
 
     @classmethod
-    def for_reach(
-        cls, reach: float, most: int, dtype: torch.dtype, noise: float
+    def tuned(
+        cls, reach: float, most: int, dtype: torch.dtype, typical: float = tuning.PAIRS_NOISE
     ) -> LinearHeadPairs:
-        """At most ``most`` pairs whose remainder and amplified noise together are least."""
+        """At most ``most`` pairs whose remainder and amplified noise together are least.
+
+        The noise is ``typical`` units beside those of an exponential.
+        """
         check_size("pairs", most)
         if not 1 / _FAR <= reach <= _FAR:
             raise BoundError(
                 f"pairs of heads are for |z| up to {1 / _FAR:.2g} at least and {_FAR:.2g} at most, "
                 f"got {reach!r}; scale the data"
             )
-        return _best(reach, most, dtype, noise)
-
-    @classmethod
-    def tuned(
-        cls, reach: float, most: int, dtype: torch.dtype, typical: float = tuning.PAIRS_NOISE
-    ) -> LinearHeadPairs:
-        """The best pairs where rounding is ``typical`` units beside those of an exponential."""
-        a = KernelRounding(dtype)
-        return cls.for_reach(reach, most, dtype, (a.exp + typical) * a.u)
+        return _best(
+            reach, most, dtype, (KernelRounding(dtype).exp + typical) * unit_roundoff(dtype)
+        )
 
     @property
     def leak_bits(self) -> int:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from iceform.heads import Head, Move, Row
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from iceform.heads import Features, Head, Move, Row
 from iceform.heads.head import Pair
 from iceform.targets.linear_head_pairs import LinearHeadPairs
 from iceform.targets.rounding import OFF
@@ -31,9 +35,26 @@ def added(source: str, size: int, into: Mapping[str, float]) -> tuple[Move, ...]
     )
 
 
-def taken_away(names: Iterable[str], size: int = 1) -> tuple[Move, ...]:
+def erased(names: Iterable[str], size: int = 1) -> tuple[Move, ...]:
     """Moves that set blocks to 0: each number minus itself, which is exact."""
     return tuple(move for name in names for move in added(name, size, {name: -1.0}))
+
+
+def tokens_of(features: Features, count: int, **blocks: Tensor | float) -> Float[Tensor, "t f"]:
+    """So many tokens that hold these blocks, in float64, and 0 in all others.
+
+    A number is that of every token, a vector of a block of one number has one for each.
+    """
+    out = torch.zeros(count, features.total, dtype=torch.float64)
+    for name, value in blocks.items():
+        held, block = torch.as_tensor(value, dtype=torch.float64), out[:, features[name]]
+        block[:] = held[:, None] if held.ndim == block.shape[1] == 1 else held
+    return out
+
+
+def apart_from(group: Int[Tensor, "n"], groups: int) -> Int[Tensor, "n groups"]:
+    """For every token the flags of the groups that it is not of."""
+    return 1 - torch.nn.functional.one_hot(group, groups)
 
 
 def pair_heads(

@@ -112,17 +112,8 @@ class ProgramTarget(Target):
         held = _given(program)
         return held.packed(self.answers_in(self.features(out), held))
 
-    def answers(
-        self, network: Any, x: Tensor, y: Tensor, program: Program | None = None, **settings: Any
-    ) -> dict[str, Tensor]:
-        """A program's answers, by a network that transformers has loaded."""
-        given = self.prompt(x, y, program=program, **settings).to(network.device)
-        with torch.no_grad():
-            hidden = network(inputs_embeds=given).last_hidden_state
-        return self.answers_in(self.features(hidden.cpu()), _given(program))
-
-    def run(self, network: Any, x: Tensor, y: Tensor, **parameters: Any) -> Tensor:
-        found = self.answers(network, x, y, **parameters)
+    def flat(self, out: Tensor, program: Program | None = None, **settings: Any) -> Tensor:
+        found = self.answers_in(self.features(out), _given(program))
         return torch.cat([value.flatten() for value in found.values()])
 
     def distance(
@@ -138,14 +129,12 @@ class ProgramTarget(Target):
         self, value: Tensor, x: Tensor, y: Tensor, attention: str, **parameters: Any
     ) -> tuple[Certificate, float, Enclosure | None]:
         program = _given(parameters.pop("program", None))
-        parts: dict[str, Tensor] = {}
-        start = 0
-        for output in program.assembly.outputs:
+        outputs, shapes = program.assembly.outputs, []
+        for output in outputs:
             lanes = (len(x),) if program.assembly.lanes(output.variable) == "samples" else ()
-            shape = lanes if output.width is None else (*lanes, output.width)
-            count = math.prod(shape)
-            parts[output.name] = value[start : start + count].view(shape).double()
-            start += count
+            shapes.append(lanes if output.width is None else (*lanes, output.width))
+        each = value.double().split([math.prod(shape) for shape in shapes])
+        parts = {o.name: v.view(s) for o, v, s in zip(outputs, each, shapes, strict=True)}
         found = enclosed(program, parts, x, y, parameters, self.torch_dtype, attention)
         return promised(program, self.known(program, parameters)), found.error, found
 

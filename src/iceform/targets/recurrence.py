@@ -13,19 +13,28 @@ Sups over [bottom, top] are taken at N Chebyshev points: a polynomial of degree 
 largest value there over cos(pi k / 2N) (Ehlich and Zeller), x q_t(x)^2 having degree 2 t - 1. The
 recursions at the points are rounded too: each step adds at most ``_UNITS`` units of the largest
 number in sight, and each such error is multiplied by at most the largest arrival.
+
+The same recursion in balls is the exact algorithm, which stock networks are compared with.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import cached_property
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
 
+import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from iceform import tuning
+from iceform.arithmetic.balls import balls_of
 from iceform.arithmetic.units import OUTWARD, UNIT
+from iceform.expressions.ball_tensors import BallTensor
 
 _BETWEEN = OUTWARD / math.cos(math.pi / (2 * tuning.RECURRENCE_POINTS))
 _UNITS = 16
@@ -67,17 +76,38 @@ class Recurrence:
         angles = torch.pi * (torch.arange(count, dtype=torch.float64) + 0.5) / count
         return self.bottom + (self.top - self.bottom) / 2 * (1 + angles.cos())
 
+    def path(self, curved: Callable[[Any], Any], right: Any) -> list[Any]:
+        """w_0, ..., w_T, in the arithmetic of b; ``curved`` is w -> H w + penalty w."""
+        w = v = 0 * right
+        out = [w]
+        for rho in self.factors:
+            v = self.momentum * v - rho * self.lr * (curved(w) - right)
+            w = w + v
+            out.append(w)
+        return out
+
+    def exact(self, x: Float[Tensor, "n d"], y: Float[Tensor, "n"]) -> Float[Tensor, "d"]:
+        """w_T on these data, enclosed in balls and rounded once, to float64."""
+        bits, enough = tuning.PROOFS_BITS, False
+        while not enough:
+            with balls_of(bits) as flint:
+                numbers = {n: flint.arb(getattr(self, n)) for n in ("lr", "penalty", "momentum")}
+                method = replace(self, **numbers, factors=tuple(map(flint.arb, self.factors)))
+                rows = BallTensor.of(x)
+                hessian = rows.mT @ rows / len(x) + np.eye(rows.shape[1]) * numbers["penalty"]
+                right = rows.mT @ BallTensor.of(y) / len(x)
+                w = method.path(partial(operator.matmul, hessian), right)[-1]
+                found = torch.tensor([float(entry.mid()) for entry in w], dtype=torch.float64)
+                least = tuning.PROOFS_NOTHING * float(found.abs().max())
+                enough = w.widest() <= least or bits >= tuning.PROOFS_MOST_BITS
+            bits *= 2
+        return found
+
     @cached_property
     def _history(self) -> Tensor:
         """q_0, ..., q_T at the points, one a row."""
         x = self._points
-        q, v = torch.zeros_like(x), torch.zeros_like(x)
-        out = [q]
-        for rho in self.factors:
-            v = self.momentum * v - rho * self.lr * ((x + self.penalty) * q - 1)
-            q = q + v
-            out.append(q)
-        return torch.stack(out)
+        return torch.stack(self.path(lambda q: (x + self.penalty) * q, torch.ones_like(x)))
 
     @cached_property
     def _lost(self) -> float:

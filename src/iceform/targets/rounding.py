@@ -83,11 +83,6 @@ class KernelRounding:
         return _EXP_FUSED_SINGLE if single else EXP_UNITS
 
     @property
-    def name(self) -> str:
-        """Its name, such as "float32"."""
-        return dtype_name(self.dtype)
-
-    @property
     def backend(self) -> str:
         """The attention it holds for."""
         return "eager and sdpa" if self.attention == "any" else self.attention
@@ -95,9 +90,10 @@ class KernelRounding:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What a kernel must do for the certificate to hold for it."""
+        name = dtype_name(self.dtype)
         return (
             f"exp is within {exactly(self.exp / 2)} ulp of exact ({self.backend})",
-            f"matrix products round as {self.name}, in any order of summation (no TF32, no bf16)",
+            f"matrix products round as {name}, in any order of summation (no TF32, no bf16)",
         )
 
 

@@ -119,7 +119,15 @@ class StockComputer(ProgramTarget):
         return self.computer.prompt(program, x.to(dtype), y.to(dtype), **given).tokens
 
     def answers_in(self, features: Float[Tensor, "t f"], program: Program) -> dict[str, Tensor]:
-        return self.outputs(features, self.blank(program, len(features)))
+        prompt = self.blank(program, len(features))
+        counter = int(prompt.counter(features))
+        halts = {i.address for i in prompt.assembly.instructions if i.next == i.address}
+        if counter not in halts:
+            raise ProgramError(
+                f"{prompt.assembly.name!r} is at instruction {counter} after {self.cycles} cycles "
+                "and not at its halt; write the checkpoint with more cycles"
+            )
+        return self.decoded(features, program)
 
     def decoded(self, features: Float[Tensor, "t f"], program: Program) -> dict[str, Tensor]:
         prompt = self.blank(program, len(features))
@@ -138,17 +146,6 @@ class StockComputer(ProgramTarget):
                 f"and {two - one} for each other one"
             )
         return ProgramPrompt(program.assembly, self.computer.layout, 1 + more, {})
-
-    def outputs(self, features: Tensor, prompt: ProgramPrompt) -> dict[str, Tensor]:
-        """A program's answers, by name; refused if it has not come to its halt."""
-        counter = int(prompt.counter(features))
-        halts = {i.address for i in prompt.assembly.instructions if i.next == i.address}
-        if counter not in halts:
-            raise ProgramError(
-                f"{prompt.assembly.name!r} is at instruction {counter} after {self.cycles} cycles "
-                "and not at its halt; write the checkpoint with more cycles"
-            )
-        return {o.name: prompt.read(features, o) for o in prompt.assembly.outputs}
 
     def layout(self) -> list[str]:
         return [

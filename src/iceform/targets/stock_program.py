@@ -39,7 +39,7 @@ from iceform.targets.linear_descent import LinearDescent
 from iceform.targets.program_target import ProgramTarget, enclosed, trace, turns_alike
 from iceform.targets.recognised import RecognisedDescent, recognised
 from iceform.targets.stock_computer import StockComputer
-from iceform.targets.target import FeatureTarget, Target
+from iceform.targets.target import Target
 from iceform.validation import unit_roundoff
 
 _CYCLES = "give cycles= (program.interpreted(X, y).cycles counts those of data)"
@@ -189,9 +189,8 @@ class StockDescent(StockProgram):
         held, exact = self._found(settings)
         if exact:
             return found
-        spec, targets = self.model.spec, self.program.algorithm.targets(X, y)
-        assert isinstance(spec, FeatureTarget)
-        dtype, given = spec.torch_dtype, {**self.settings, **settings}
+        spec, targets = self._descent, self.program.algorithm.targets(X, y)
+        dtype, given, known = spec.torch_dtype, {**self.settings, **settings}, found.certificate
 
         def distance(answer: Tensor) -> Enclosure:
             parts = {self._output: answer.double()}
@@ -200,13 +199,11 @@ class StockDescent(StockProgram):
         # What the rounded parameters make of the exact answer, whatever the network did.
         meant = spec.reference(X.to(dtype), targets.to(dtype), **held)
         apart = distance(meant).error + unit_roundoff(torch.float64) * float(meant.abs().max())
-        certificate = replace(
-            Certificate.total(
-                {**found.certificate.terms, "parameters rounded to float64": apart},
-                domain=found.certificate.domain, dtype=dtype, backend=found.certificate.backend,
-            ),
-            derivation=found.certificate.derivation, assumptions=found.certificate.assumptions,
-            compared="stock network's answer - exact program", kind=found.certificate.kind,
+        certificate = Certificate.total(
+            {**known.terms, "parameters rounded to float64": apart},
+            domain=known.domain, dtype=dtype, backend=known.backend, derivation=known.derivation,
+            assumptions=known.assumptions, compared="stock network's answer - exact program",
+            kind=known.kind,
         )  # fmt: skip
         proof = distance(found.value)
         return replace(found, measured=proof.error, certificate=certificate, enclosure=proof)
@@ -222,29 +219,31 @@ class StockDescent(StockProgram):
         (name,) = self.program.graph.outputs
         return name
 
-    def _found(self, settings: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    @property
+    def _descent(self) -> LinearDescent | BoundedDescent:
         spec = self.model.spec
-        given = {**self.settings, **settings}
+        assert isinstance(spec, LinearDescent | BoundedDescent)
+        return spec
+
+    def _found(self, settings: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+        """The target's parameters at these settings, and whether they are exactly the program's."""
+        spec, given = self._descent, {**self.settings, **settings}
         descent = recognised(self.program.graph, self.program.parameters(**given))
-        ratios = _ratios(spec)
+        ratios = [Fraction(rho) for rho in spec.schedule]
         lr = descent.steps[0] / ratios[0]
-        if len(ratios) != len(descent.steps) or any(
-            abs(eta / (lr * rho) - 1) > _ONE_ULP
-            for eta, rho in zip(descent.steps, ratios, strict=True)
-        ):
+        off = [abs(eta / (lr * rho) - 1) for eta, rho in zip(descent.steps, ratios, strict=False)]
+        if len(ratios) != len(descent.steps) or max(off) > _ONE_ULP:
             raise TargetError(
                 f"{self.path} holds {len(ratios)} steps in given ratios, and {self.program.name} "
                 f"at these settings takes {len(descent.steps)} others; write it again"
             )
         numbers = {"lr": lr, "penalty": descent.penalty, "momentum": descent.momentum}
-        names = [n for n in numbers if n in spec.defaults]
-        held: dict[str, Any] = {name: float(numbers[name]) for name in names}
         if isinstance(spec, BoundedDescent):
-            held["f"] = descent.f
-        exact = all(Fraction(held[name]) == numbers[name] for name in names) and all(
-            eta == lr * rho for eta, rho in zip(descent.steps, ratios, strict=True)
-        )
-        return held, exact
+            _check_plain(self.program, descent)
+            numbers = {"lr": lr}
+        held = {name: float(number) for name, number in numbers.items()}
+        exact = held == numbers and not any(off)
+        return (held if descent.f is None else {**held, "f": descent.f}), exact
 
 
 def write_program(
@@ -263,18 +262,17 @@ def write_program(
     program.parameters(**settings)
     if dtype not in ("float64", "float32"):
         raise TargetError(f"programs are written in float64 or float32, got dtype={dtype!r}")
-    if mode is None and architecture(name).causal:
-        mode = "descent"
-    elif mode is None:
-        own = name == "bert" and cycles is None and not others and turns_alike(program)
-        mode = "weights" if own else "prompt"
+    if mode is None:
+        alone = name == "bert" and cycles is None and not others and turns_alike(program)
+        mode = "descent" if architecture(name).causal else "weights" if alone else "prompt"
     if mode != "prompt" and (cycles is not None or others):
         raise TargetError(
             "here the layers are one program's steps or instructions: cycles= and beside= are for "
             'mode="prompt", of an albert or a bert'
         )
     if mode in ("descent", "full_batch"):
-        return _write_descent(program, name, path, dtype, settings, mode)
+        descent = _descent(program, name, dtype, settings, mode)
+        return StockDescent(write(name, descent, path), program, settings)
     if mode == "weights":
         LayeredProgram.check_architecture(name)
         layered = LayeredProgram.of(program, settings, dtype)
@@ -289,23 +287,10 @@ def write_program(
     return StockProgram(write(name, spec, path), program, settings)
 
 
-def _ratios(spec: Target) -> list[Fraction]:
-    """The steps over the step size, as the weights hold them."""
-    if isinstance(spec, LinearDescent):
-        return [Fraction(rho) for rho in spec.schedule]
-    assert isinstance(spec, BoundedDescent)
-    return [Fraction(1)] * spec.steps
-
-
-def _write_descent(
-    program: Program,
-    name: str,
-    path: str | Path,
-    dtype: str,
-    settings: Mapping[str, Any],
-    mode: str,
-) -> StockDescent:
-    """Write a program that is recognised as descent."""
+def _descent(
+    program: Program, name: str, dtype: str, settings: Mapping[str, Any], mode: str
+) -> LinearDescent | BoundedDescent:
+    """The descent as which a program is recognised."""
     try:
         found = recognised(program.graph, program.parameters(**settings))
     except TargetError as refused:
@@ -314,7 +299,7 @@ def _write_descent(
         _bounded(program, found, dtype, mode) if found.f else _linear(program, found, dtype)
     )
     spec.check_architecture(name)
-    return StockDescent(write(name, spec, path), program, settings)
+    return spec
 
 
 def _positions(program: Program, a_sample: int, beside: int) -> int:
@@ -322,39 +307,41 @@ def _positions(program: Program, a_sample: int, beside: int) -> int:
 
 
 def _linear(program: Program, found: RecognisedDescent, dtype: str) -> LinearDescent:
-    first = found.steps[0]
+    """Descent on least squares; of a few reaches the one that certifies most."""
+    dim, first = program.graph.dim, found.steps[0]
     factors = () if len(set(found.steps)) == 1 else tuple(float(s / first) for s in found.steps)
     bound = max(program.domain.x.size, program.domain.y.size)
-    domain = DataDomain.box(
-        program.graph.dim, min(program.samples, tuning.CHECKPOINT_SAMPLES), bound
-    )
-
-    def made(reach: float) -> LinearDescent:
-        positions = _positions(program, 1, 2)
-        return LinearDescent(
-            program.graph.dim, len(found.steps), factors, reach, positions=positions, dtype=dtype,
-            lr=float(first), penalty=float(found.penalty), momentum=float(found.momentum),
-        )  # fmt: skip
-
-    return min(map(made, _REACHES), key=lambda spec: spec.certificate(domain).error)
+    domain = DataDomain.box(dim, min(program.samples, tuning.CHECKPOINT_SAMPLES), bound)
+    tried = (
+        LinearDescent(
+            dim, len(found.steps), factors, reach, positions=_positions(program, 1, 2),
+            dtype=dtype, lr=float(first), penalty=float(found.penalty),
+            momentum=float(found.momentum),
+        )
+        for reach in _REACHES
+    )  # fmt: skip
+    return min(tried, key=lambda spec: spec.certificate(domain).error)
 
 
-def _bounded(
-    program: Program, found: RecognisedDescent, dtype: str, mode: str
-) -> GeneralDescent | CausalDescent:
+def _bounded(program: Program, found: RecognisedDescent, dtype: str, mode: str) -> BoundedDescent:
     """Descent for the program's f; of w = 0 |z| is |y|, and it makes residuals smaller in mean."""
+    _check_plain(program, found)
+    reach = max(1.0, 3 * program.domain.y.size)  # prompts may say more
+    given: dict[str, Any] = {
+        "dim": program.graph.dim, "steps": len(found.steps), "dtype": dtype, "f": found.f,
+        "lr": float(found.steps[0]), "reach": reach,
+    }  # fmt: skip
+    if mode == "full_batch":
+        causal = CausalDescent(samples=program.samples, span=reach, **given)
+        return replace(causal, positions=_positions(program, 1, 2 + causal.tables().tokens))
+    general = GeneralDescent(**given)
+    return replace(general, positions=_positions(program, 2, 1 + general.tables().tokens))
+
+
+def _check_plain(program: Program, found: RecognisedDescent) -> None:
+    """Refuse what the form for a nonlinear f has no place for."""
     if found.penalty or found.momentum or len(set(found.steps)) != 1:
         raise TargetError(
             f"{program.name} takes steps with a penalty, a momentum or sizes of their own, and the "
             'form for a nonlinear f has none; write it as a bert with mode="weights"'
         )
-    reach = max(1.0, 3 * program.domain.y.size)  # prompts may say more
-    sizes = program.graph.dim, len(found.steps)
-    given: dict[str, Any] = {
-        "dtype": dtype, "f": found.f, "lr": float(found.steps[0]), "reach": reach,
-    }  # fmt: skip
-    if mode == "full_batch":
-        causal = CausalDescent(*sizes, samples=program.samples, span=reach, **given)
-        return replace(causal, positions=_positions(program, 1, 2 + causal.tables().tokens))
-    general = GeneralDescent(*sizes, **given)
-    return replace(general, positions=_positions(program, 2, 1 + general.tables().tokens))

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.certificates import Certificate, DerivationStep, Enclosure
-from iceform.codec import check_fields, decode, encode
+from iceform.codec import check_fields, encode
 from iceform.errors import DtypeError, ProgramError, TargetError
 from iceform.heads import Design, Vocabulary
 from iceform.heads.design import mirrored, unmirrored
@@ -65,6 +65,7 @@ class Target(ABC):
     causal: ClassVar[bool]  # whether a token must not see those after it, or has to
     why_causal: ClassVar[str] = "nobody has written it for that architecture"
     defaults: ClassVar[tuple[str, ...]] = ()
+    beside: ClassVar[tuple[str, ...]] = ()  # what a prompt may be given that has no default
     dtype: str
     positions: int
 
@@ -91,9 +92,17 @@ class Target(ABC):
     def read(self, out: Tensor, **parameters: Any) -> Any:
         """The answer in what the stock network returns."""
 
-    @abstractmethod
     def run(self, network: Any, x: Tensor, y: Tensor, **parameters: Any) -> Tensor:
-        """The answer of a network that transformers has loaded."""
+        """The answer of a network that transformers has loaded, as one tensor."""
+        given = self.prompt(x, y, **parameters).to(network.device)
+        with torch.no_grad():
+            hidden = network(inputs_embeds=given).last_hidden_state
+        return self.flat(hidden.cpu(), **parameters)
+
+    def flat(self, out: Tensor, **parameters: Any) -> Tensor:
+        """The answer in what the stock network returns, as one tensor."""
+        found: Tensor = self.read(out, **parameters)
+        return found
 
     @abstractmethod
     def distance(self, value: Tensor, x: Tensor, y: Tensor, **parameters: Any) -> float:
@@ -158,11 +167,6 @@ class Target(ABC):
         said: dict[str, Any] = encode(self)
         return {name: value for name, value in said.items() if name not in self.defaults}
 
-    @classmethod
-    def from_record(cls, sizes: dict[str, Any], parameters: dict[str, Any]) -> Target:
-        """The target that :meth:`sizes` and :meth:`parameters` describe."""
-        return decode(cls, {**sizes, **parameters})
-
     def parameters(self) -> dict[str, Any]:
         """The defaults of what is in the prompt."""
         return {name: getattr(self, name) for name in self.defaults}
@@ -170,7 +174,7 @@ class Target(ABC):
     def check_parameters(self, given: dict[str, Any]) -> None:
         """Refuse names that are none."""
         for name in given:
-            if name not in self.defaults:
+            if name not in self.defaults + self.beside:
                 known = ", ".join(self.defaults) or "none"
                 raise ProgramError(f"no parameter is called {name!r}; this target has {known}")
 
@@ -227,12 +231,6 @@ class FeatureTarget(Target):
 
     def read(self, out: Float[Tensor, "1 t h"], **parameters: Any) -> Tensor:
         return self.answer(unmirrored(self.design, out)[0])
-
-    def run(self, network: Any, x: Tensor, y: Tensor, **parameters: Any) -> Tensor:
-        given = self.prompt(x, y, **parameters).to(network.device)
-        with torch.no_grad():
-            hidden = network(inputs_embeds=given).last_hidden_state
-        return self.read(hidden.cpu())
 
     def distance(self, value: Tensor, x: Tensor, y: Tensor, **parameters: Any) -> float:
         exact = self.reference(x.to(self.torch_dtype), y.to(self.torch_dtype), **parameters)

@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from iceform.arithmetic import Interval, Jet, balls
-from iceform.arithmetic.jets import Choice, choose
+from iceform.arithmetic.jets import Choice, choose, chosen
 from iceform.expressions.formulas.algebra import (
     ONE,
     ZERO,
@@ -184,10 +184,15 @@ def _jet_gelu_tanh(v: Jet) -> Jet:
 
 
 def _jet_torch_softplus(u: Jet, threshold: Jet) -> Jet:
-    """Torch goes on with u itself beyond the threshold; both are enclosed there."""
-    smooth = u.softplus().series
-    beyond = u.value.high > threshold.value.low
-    return Jet(smooth.hull(u.series).where(beyond, smooth), u.constant)
+    """Torch goes on with u itself beyond the threshold; both are enclosed there.
+
+    The step from one to the other is a jump: of a cell that holds it only the value is known.
+    """
+    smooth = u.softplus()
+    either = Jet(smooth.series.hull(u.series), u.constant)
+    before, beyond = u.value.high <= threshold.value.low, u.value.low > threshold.value.high
+    found = chosen(before, beyond, smooth, either, len(u.series))
+    return Jet(found.series, u.constant)
 
 
 def _ball_torch_softplus(u: Any, threshold: Any) -> Any:

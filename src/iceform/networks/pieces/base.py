@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from iceform.arithmetic import exactly
+from iceform.certificates import weakest
 from iceform.certificates.witness import ReplayedEntry
 from iceform.codec import decode, encode
 from iceform.errors import BoundError, ProgramError
@@ -169,18 +170,14 @@ class Piece(nn.Module, ABC):
         """The map in context; inputs are in range."""
         return self.run(*inputs, covered=True)[0]
 
-    def replay_question(
-        self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
-    ) -> ReplayedEntry | None:
-        """A random entry of the output, to be computed again by the literal layers."""
-        return None
-
     def questions(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
     ) -> Iterator[ReplayedEntry]:
-        """:meth:`replay_question`, and of a piece of several steps what was added up on the way."""
-        if (one := self.replay_question(inputs, output, draw)) is not None:
-            yield one
+        """A random entry of the output, to be computed again by the literal layers.
+
+        Of a piece of several steps also what was added up on the way.
+        """
+        yield from ()
 
     def record(self, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         """Take note of a calibration input."""
@@ -226,19 +223,24 @@ class Piece(nn.Module, ABC):
         return math.nan
 
     @property
+    def tables(self) -> tuple[Interpolant, ...]:
+        """The look-up tables that it reads: the frozen layers' line."""
+        return (self.settings.layers.table,)
+
+    @property
     def tokens(self) -> int:
-        """Grid tokens of its look-up table."""
-        return 0
+        """Grid tokens of its longest look-up table."""
+        return max(table.tokens for table in self.tables)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What its certificate takes for granted."""
-        return ()
+        return tuple(said for table in self.tables for said in table.assumptions)
 
     @property
     def standing(self) -> str:
         """Whether its error is "proven" or "estimated"."""
-        return "proven"
+        return weakest(table.kind for table in self.tables)
 
     def config(self) -> dict[str, Any]:
         """What it was made with, tensors apart, JSON only."""

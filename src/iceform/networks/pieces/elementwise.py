@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -209,14 +209,14 @@ class TabulatedActivation(Activation):
         made.high = 2 * self.high + 1
         return made
 
-    def replay_question(
+    def questions(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
-    ) -> ReplayedEntry | None:
+    ) -> Iterator[ReplayedEntry]:
         place = tuple(draw.randrange(n) for n in output.shape)
         z = inputs[0].detach()[place]
         if self.tails is not None and float(z.abs()) > self.tails.reach:
-            return None  # on the line beyond the table
-        return self._choice(z).ask(output[place])
+            return  # on the line beyond the table
+        yield self._choice(z).ask(output[place])
 
     @property
     def certified(self) -> float:
@@ -238,16 +238,8 @@ class TabulatedActivation(Activation):
         return self.tails.error + 2.0**-58 + 32 * self.settings.unit * size
 
     @property
-    def tokens(self) -> int:
-        return self.table.tokens
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        return self.table.assumptions
-
-    @property
-    def standing(self) -> str:
-        return self.table.kind
+    def tables(self) -> tuple[Interpolant, ...]:
+        return (self.table,)
 
     def ranges(self) -> dict[str, Any]:
         # Without the cells of the proof, which would be most of the file: they are found again.
@@ -287,11 +279,11 @@ class Gate(Activation):
         layers, one = self.settings.layers, torch.ones_like(z)[..., None, None]
         return TokenChoice(layers, keys, one, values, layers.margin(self.sharpness * self.high))
 
-    def replay_question(
+    def questions(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
-    ) -> ReplayedEntry | None:
+    ) -> Iterator[ReplayedEntry]:
         place = tuple(draw.randrange(n) for n in output.shape)
-        return self._choice(inputs[0].detach()[place]).ask(output[place])
+        yield self._choice(inputs[0].detach()[place]).ask(output[place])
 
     @property
     def certified(self) -> float:
@@ -302,6 +294,10 @@ class Gate(Activation):
     @property
     def everywhere(self) -> bool:
         return True
+
+    @property
+    def tables(self) -> tuple[Interpolant, ...]:
+        return ()
 
     @property
     def tokens(self) -> int:

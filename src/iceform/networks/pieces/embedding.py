@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -54,13 +54,13 @@ class EmbeddingMap(Piece):
     def run(self, *inputs: Tensor, covered: bool = False) -> tuple[Tensor, Tensor | None]:
         return self._reading(F.embedding(inputs[0], self.weight)).run()[0], None
 
-    def replay_question(
+    def questions(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
-    ) -> ReplayedEntry | None:
+    ) -> Iterator[ReplayedEntry]:
         ids, width = inputs[0].reshape(-1), self.weight.shape[1]
         token, row = draw.randrange(len(ids)), draw.randrange(width)
         got = output.reshape(-1, width)[token, row]
-        return self._reading(self.weight[ids[token]]).ask(row, got)
+        yield self._reading(self.weight[ids[token]]).ask(row, got)
 
     def errors(self) -> Tensor:
         """Proven error of every feature."""
@@ -73,10 +73,6 @@ class EmbeddingMap(Piece):
     @property
     def range(self) -> float:
         return float(self.scale.max())
-
-    @property
-    def tokens(self) -> int:
-        return self.settings.layers.table.tokens
 
     def bounds(self, *given: Bounds, widen: bool = True) -> Bounds:
         weight, own = self.weight.double(), self.errors()

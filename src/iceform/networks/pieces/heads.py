@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
 import torch
@@ -15,6 +15,7 @@ from iceform.certificates.witness import ReplayedEntry
 from iceform.errors import BoundError
 from iceform.networks.pieces.base import Bounds, Piece, PieceSettings
 from iceform.run import primitives
+from iceform.tables import Interpolant
 
 FORBIDS = 1 / math.sqrt(UNIT)  # a logit that is replaced by minus this, or less, hides its token
 
@@ -180,9 +181,9 @@ class AttentionPiece(Piece):
     def _margin(self) -> float:
         return self.settings.layers.margin(self.logits + self.bias)
 
-    def replay_question(
+    def questions(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
-    ) -> ReplayedEntry | None:
+    ) -> Iterator[ReplayedEntry]:
         q, k, v, added = self._asked(tuple(t.detach() for t in inputs))
         *lead, token, feature = (draw.randrange(n) for n in output.shape)
         here = tuple(lead)
@@ -194,7 +195,7 @@ class AttentionPiece(Piece):
         allowed = allowed.expand(q.shape[-2], -1)[token : token + 1]
         got = output[(*here, token, feature)]
         frozen = self.settings.layers
-        return frozen.ask_attend(one(k), query, one(v), allowed, self._margin, feature, got)
+        yield frozen.ask_attend(one(k), query, one(v), allowed, self._margin, feature, got)
 
     @property
     def logits(self) -> float:
@@ -204,6 +205,10 @@ class AttentionPiece(Piece):
     @property
     def range(self) -> float:
         return self.logits
+
+    @property
+    def tables(self) -> tuple[Interpolant, ...]:
+        return ()
 
     @property
     def tokens(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -231,13 +231,13 @@ class LinearMap(Piece):
         self._set(wider, max(self.norm, norm))
         return True
 
-    def replay_question(
+    def questions(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
-    ) -> ReplayedEntry | None:
+    ) -> Iterator[ReplayedEntry]:
         x = inputs[0].detach().reshape(-1, self.in_features)
         token, row = draw.randrange(len(x)), draw.randrange(self.out_features)
         got = output.reshape(-1, self.out_features)[token, row] / self.scale[row]
-        return self._reading(x[token]).ask(row, got)
+        yield self._reading(x[token]).ask(row, got)
 
     @property
     def _terms(self) -> Tensor:
@@ -273,10 +273,6 @@ class LinearMap(Piece):
     @property
     def range(self) -> float:
         return float(torch.exp2(self.widest).max())
-
-    @property
-    def tokens(self) -> int:
-        return self.settings.layers.table.tokens
 
     @property
     def limit(self) -> float:

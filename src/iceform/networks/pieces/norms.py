@@ -152,31 +152,21 @@ class Norm(Piece):
 
     def _parts(self, x: Tensor, length: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What is left of x, 1/sqrt(v + floor) and v + floor, the last two one a token."""
-        centred = x - self._mean(x, length) if self.centred else x
-        spread = self._square(centred) + self.floor
+        centred = x - self._mean(x, length).run()[0] if self.centred else x
+        spread = self._square(centred).run()[0] + self.floor
         return centred, self._root(spread), spread
 
-    def _mean(self, x: Tensor, length: Tensor) -> Tensor:
-        return self._mean_reading(x, length).run()[0]
+    def _mean(self, x: Tensor, length: Tensor) -> Reading:
+        return Reading(
+            self.settings, x.mean(-1, keepdim=True), self._share * length,
+            lambda: (x, torch.full_like(x, 1 / self.width)[..., None, :]),
+        )  # fmt: skip
 
-    def _mean_reading(self, x: Tensor, length: Tensor) -> Reading:
-        mean, least = x.mean(-1, keepdim=True), self._share * length
-
-        def prompt() -> tuple[Tensor, Tensor]:
-            return x, torch.full_like(x, 1 / self.width)[..., None, :]
-
-        return Reading(self.settings, mean, least, prompt)
-
-    def _square(self, centred: Tensor) -> Tensor:
-        return self._square_reading(centred).run()[0]
-
-    def _square_reading(self, centred: Tensor) -> Reading:
-        square = centred.square().mean(-1, keepdim=True)
-
-        def prompt() -> tuple[Tensor, Tensor]:
-            return centred, (centred / self.width)[..., None, :]
-
-        return Reading(self.settings, square, 0.0, prompt)
+    def _square(self, centred: Tensor) -> Reading:
+        return Reading(
+            self.settings, centred.square().mean(-1, keepdim=True), 0.0,
+            lambda: (centred, (centred / self.width)[..., None, :]),
+        )  # fmt: skip
 
     def _root(self, spread: Tensor) -> Tensor:
         """2^-k times the table's answer at spread / 4^k."""
@@ -216,10 +206,14 @@ class Norm(Piece):
         token = inputs[0].detach()[place[:-1]]
         length = token.norm(dim=-1, keepdim=True)
         if self.centred:
-            yield self._mean_reading(token, length).ask(0, self._mean(token, length)[0])
+            yield self._asked(self._mean(token, length))
         centred, root, _ = self._parts(token, length)
-        yield self._square_reading(centred).ask(0, self._square(centred)[0])
+        yield self._asked(self._square(centred))
         yield self._last_reading(centred, root).ask(place[-1], output[place])
+
+    @staticmethod
+    def _asked(reading: Reading) -> ReplayedEntry:
+        return reading.ask(0, reading.run()[0][0])
 
     # ------------------------------------------------------------------------------------- ranges
 
@@ -296,16 +290,8 @@ class Norm(Piece):
         return self.norm
 
     @property
-    def tokens(self) -> int:
-        return max(self.table.tokens, self.settings.layers.table.tokens)
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        return self.table.assumptions
-
-    @property
-    def standing(self) -> str:
-        return self.table.kind
+    def tables(self) -> tuple[Interpolant, ...]:
+        return self.table, self.settings.layers.table
 
     @property
     def certified(self) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -86,19 +87,20 @@ class ProductPiece(Piece):
         one, other = a.expand(z.shape)[..., None], b.expand(z.shape)[..., None, None]
         return Reading(self.settings, z[..., None], 0.0, lambda: (one, other))
 
-    def replay_question(
+    def questions(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
-    ) -> ReplayedEntry | None:
+    ) -> Iterator[ReplayedEntry]:
         a, b = (t.detach() for t in inputs)
         z = self.exact(a, b)
         place, seen = tuple(draw.randrange(n) for n in output.shape), self._seen((a, b), z)
         if self.inner is None:
             a, b = a.expand(z.shape)[place], b.expand(z.shape)[place]
-            return self._reading(a, b, z[place], seen).ask(0, output[place])
+            yield self._reading(a, b, z[place], seen).ask(0, output[place])
+            return
         a, b = (t.expand(*z.shape[:-2], *t.shape[-2:])[place[:-2]] for t in (a, b))
         row = a[place[-2]], b.mT
         least, last = self._least(seen), place[-1]
-        return Reading(self.settings, z[place[:-1]], least, lambda: row).ask(last, output[place])
+        yield Reading(self.settings, z[place[:-1]], least, lambda: row).ask(last, output[place])
 
     @property
     def certified(self) -> float:
@@ -107,10 +109,6 @@ class ProductPiece(Piece):
     @property
     def range(self) -> float:
         return self.largest
-
-    @property
-    def tokens(self) -> int:
-        return self.settings.layers.table.tokens
 
     def propagate_error(self, *given: Bounds) -> tuple[float, float]:
         a, b = given

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -101,7 +102,7 @@ class KernelPrompts(PromptAlgorithm):
             {"passes": error},
             {"samples x dim": f"{x.shape[0]} x {x.shape[1]}", "max |x|": 1.0, "max |y|": 1.0},
         )
-        memory = _KernelMemory(self, passes.library, x, labels)
+        memory = partial(self._predicted, passes.library, x, labels)
         off = apart(self.reference, values)
         return passes.result(values, certificate, off, (x, labels), predictor=memory)
 
@@ -120,6 +121,10 @@ class KernelPrompts(PromptAlgorithm):
         worst += 2 * passes.moved(self.sizes(x.shape[1], len(x)).logits, x.shape[1])
         return torch.cat(parts), worst
 
+    def _predicted(self, library: PromptLibrary, x: Tensor, y: Tensor, points: Tensor) -> Tensor:
+        """The averages at other points, a run of its own."""
+        return self.averages(PassRecorder(library), x, y, points)[0]
+
     def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
         """At the samples."""
         return self.exact(x, require_labels(y), x)
@@ -128,19 +133,6 @@ class KernelPrompts(PromptAlgorithm):
         """The exact averages at ``points`` (float64)."""
         apart = points.double()[:, None] - x.double()
         return torch.softmax(-self.gamma * apart.square().sum(-1), -1) @ y.double()
-
-
-@dataclass(frozen=True, eq=False)
-class _KernelMemory:
-    """A run's copies of samples and labels; every call is a run of its own."""
-
-    algorithm: KernelPrompts
-    library: PromptLibrary
-    x: Tensor
-    y: Tensor
-
-    def __call__(self, points: Tensor) -> Tensor:
-        return self.algorithm.averages(PassRecorder(self.library), self.x, self.y, points)[0]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from iceform.certificates import DerivationStep, Result
 from iceform.errors import ProgramError
 from iceform.expressions import loss_named
 from iceform.expressions.ball_tensors import BallTensor
-from iceform.paper.library.gradient_head import GradientHead, gradient_head
+from iceform.paper.library.descent import GradientHead, gradient_head
 from iceform.paper.library.passes import (
     LOOKED,
     SPARE,
@@ -74,7 +74,7 @@ class ComponentPrompts(PromptAlgorithm):
 
     def sizes(self, dim: int, samples: int) -> HeadSizes:
         """As of descent."""
-        return self._head(dim, samples).sizes()
+        return self._head(dim, samples).needs
 
     @staticmethod
     def _centred(x: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ class ComponentPrompts(PromptAlgorithm):
         """Along the first axis."""
         start = torch.eye(x.shape[1])[0].to(x)
         samples = self._centred(x).to(x)
-        return self._head(x.shape[1], len(x)).target(samples, x.new_zeros(len(x)), start)
+        return self._head(x.shape[1], len(x)).at(samples, x.new_zeros(len(x)), start)
 
     def run(self, passes: PassRecorder, x: Tensor, y: Tensor | None) -> Result:
         """Components, with their variances among the parts."""
@@ -141,7 +141,7 @@ class ComponentPrompts(PromptAlgorithm):
             return unit
 
         def image(v: Tensor) -> Tensor:
-            out, _ = passes.attend(head.target(samples, zeros, v.to(samples)))
+            out, _ = passes.attend(head.at(samples, zeros, v.to(samples)))
             return head.scale * out.double().mean(0)
 
         basis = images = before[:0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
 
 import torch
 from torch import Tensor
@@ -12,15 +13,20 @@ from iceform import tuning
 from iceform.arithmetic import gram_eigenvalues
 from iceform.arithmetic.balls import balls_of, uppermost
 from iceform.arithmetic.eigenvalues import gram_range
-from iceform.arithmetic.units import OUTWARD_MANY
+from iceform.arithmetic.units import LEAK_BITS, OUTWARD_MANY
 from iceform.certificates import Result
 from iceform.errors import BoundError
 from iceform.expressions import Loss
 from iceform.expressions.ball_tensors import BallTensor
-from iceform.paper.library.gradient_head import GradientHead, gradient_head
+from iceform.heads import Features, Head, Move, Row, products
+from iceform.heads.head import Place
+from iceform.paper.domain import Domain
+from iceform.paper.gradients import GradientStep
 from iceform.paper.library.passes import (
     LOOKED,
+    SPARE,
     WRITTEN,
+    DesignedHead,
     HeadSizes,
     PassRecorder,
     PromptAlgorithm,
@@ -30,19 +36,158 @@ from iceform.paper.library.passes import (
 )
 from iceform.paper.residual import exact_gradients, hessian_range
 from iceform.paper.schedules import SCHEDULES, Schedule, steps_needed
+from iceform.tables import Interpolant, bounds
 from iceform.validation import check_choice, check_positive, check_size, unit_roundoff
 
 _SINGULAR = 1e-12  # of the largest eigenvalue: below it the least one may be zero
 
 
 @dataclass(frozen=True, eq=False)
-class _HostLine:
+class GradientHead(DesignedHead):
+    """Prompts that look up f(w.x_i - y_i) x_i for every sample: the paper's token layout.
+
+    A sample i brings a token (i, j) for every entry j of a look-up table, holding the sample in
+    block j: e_j (x) (x_i, y_i, 1). Keys and values of the table are in the head's weights, so
+    another loss is another prompt and the data's tokens stay as they are. A code in binary keeps
+    queries on their own sample.
+
+    Attributes
+    ----------
+    loss, table, domain
+        Whose gradients, how they are looked up, and on which data.
+    leak
+        What other blocks may carry into a sample's gradient: no token is hidden.
+    root
+        What the digits of a code are multiplied by, in keys and in queries.
+    scale
+        What the readout multiplies by, so that large values do not widen every look-up.
+    """
+
+    loss: Loss
+    table: Interpolant
+    domain: Domain
+    leak: float
+    root: float
+    scale: float
+
+    @cached_property
+    def spans(self) -> Tensor:
+        """Largest terms of keys and queries: a key meets one block of a token."""
+        d, keys, center = self.domain.dim, self.table.keys, abs(self.table.grid.center)
+        slope, bias = float(keys.slopes.abs().max()), float(keys.biases.abs().max())
+        k = [slope * self.domain.x] * d + [slope * (self.domain.y + center), bias]
+        q = [self.domain.w] * d + [1.0, 1.0]
+        code = [self.root] * self._width("code")
+        return torch.tensor([k + code, q + code], dtype=torch.float64)
+
+    def _width(self, name: str) -> int:
+        at = self.features[name]
+        return int(at.stop - at.start)
+
+    @property
+    def needs(self) -> HeadSizes:
+        """A key coordinate meets one nonzero feature of a token (a label's two), a value two."""
+        products = float((self.spans[0] * self.spans[1]).sqrt().max())
+        return self.sizes(
+            self.domain.samples * (self.table.tokens + 1),
+            bound=max(1.0, self.domain.x, self.domain.y, self.domain.w),
+            reach=SPARE * max(products, self.domain.x),
+            nonzeros=2,
+        )
+
+    def check(self, x: Tensor, y: Tensor) -> None:
+        """Refuse data outside the domain."""
+        self.domain.check_data(x, y)
+        self.loss.check_labels(y)
+
+    def at(self, x: Tensor, y: Tensor, w: Tensor) -> TargetHead:
+        """The head whose queries return the samples' gradients at w, over ``scale``."""
+        self.domain.check_coefficients(w)
+        queries = slice(self.domain.samples * self.table.tokens, None)
+        return self.target(self._tokens(x, y, w), queries)
+
+    def _tokens(self, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+        """Grid tokens of every sample, then the queries."""
+        n, grid, at = self.domain.samples, self.table.tokens, self.features
+        samples, labels, offset = self.loss.encode(x, y)
+        packed = torch.cat([samples, labels[:, None], torch.ones_like(labels)[:, None]], -1)
+        out = x.new_zeros(n * grid + n, at.total)
+        own = torch.eye(grid).to(x)[None, :, :, None] * packed[:, None, None, :]
+        out[: n * grid, at["blocks"]] = own.reshape(n * grid, -1)
+        numbers = torch.arange(n, device=x.device)[:, None]
+        bits = torch.arange(self._width("code"), device=x.device)
+        code = (2 * ((numbers // 2**bits) % 2) - 1).to(x)
+        out[: n * grid, at["code"]] = code.repeat_interleave(grid, 0)
+        if offset is not None:
+            out[: n * grid, at["offset"]] = offset.repeat_interleave(grid, 0)
+        out[:, at["w"]] = w
+        out[n * grid :, at["is_query"]] = 1.0
+        out[n * grid :, at["query_code"]] = code
+        return out
+
+
+@lru_cache(maxsize=64)  # a table takes a while to fit
+def gradient_head(
+    loss: Loss, dim: int, samples: int, eps: float, w_bound: float, tokens: int | None
+) -> GradientHead:
+    """The head of these sizes, made once."""
+    step = GradientStep(
+        loss, 1.0, dim=dim, samples=samples, eps=None if tokens else eps, w_bound=w_bound,
+        tokens=tokens,
+    )  # fmt: skip
+    table = step.interpolant
+    bits = max(1, (samples - 1).bit_length())  # of a sample's number, digits -1 and +1
+    leak = unit_roundoff(torch.float64) * 2.0**-LEAK_BITS
+    margin = _log_rivals(table, samples) - _log_own(table) - math.log(leak)
+    # Other samples' tokens differ in a bit, queries have no code: both must lose the margin.
+    root, scale = math.sqrt(margin / min(2, bits)), table.size + 1
+    at = Features.of(
+        blocks=table.tokens * (dim + 2), code=bits, offset=dim, w=dim, is_query=1, query_code=bits
+    )
+
+    def along(i: int, numbers: Tensor) -> dict[Place, float]:
+        """Entry i of every block, each with its own coefficient."""
+        return {("blocks", k * (dim + 2) + i): c for k, c in enumerate(numbers.tolist())}
+
+    slopes, one = table.keys.slopes, Row.of("is_query")
+    label = Row({**along(dim, -slopes), **along(dim + 1, -slopes * table.grid.center)})
+    logit = (
+        *((Row.of("w", i), Row(along(i, slopes))) for i in range(dim)),
+        (one, label),
+        (one, Row(along(dim + 1, table.keys.biases))),
+        *products(at, {"query_code": root}, {"code": root}),
+    )
+    looked = table.values / scale
+    values = [Row({**along(i, looked), ("offset", i): -1 / scale}) for i in range(dim)]
+    moved = tuple(Move(value, {("gradient", i): 1.0}) for i, value in enumerate(values))
+    head = Head("gradients of the samples", logit, moved)
+    return GradientHead(at, {}, head, loss, table, step.domain, leak, root, scale)
+
+
+def _log_own(it: Interpolant) -> float:
+    """A lower bound of ln sum_k e^{logit_k} in a sample's own block, over z in the range.
+
+    On a uniform grid some node is within h/2 of z, which gives beta t^2 - c/4. Graded keys are
+    pinned so that the token at the center has logit 0 for every z.
+    """
+    return -it.sharpness / 4 if it.uniform else 0.0
+
+
+def _log_rivals(it: Interpolant, samples: int) -> float:
+    """An upper bound of ln of all other blocks' and query tokens' mass before the margin."""
+    if it.uniform:
+        reach = max(it.high - it.grid.center, it.grid.center - it.low)
+        return bounds.rivals(it.sharpness, it.grid.spacing, reach, samples, samples)
+    ends = torch.tensor([it.low, it.high], dtype=torch.float64) - it.grid.center
+    # A log-sum-exp of lines is convex, so its largest value is at an end of the range.
+    most = torch.logsumexp(ends[:, None] * it.keys.slopes + it.keys.biases, 1).max()
+    others = most + math.log(samples - 1) if samples > 1 else most.new_tensor(-math.inf)
+    return float(torch.logaddexp(others, most.new_tensor(math.log(samples))))
+
+
+def _predicted(coef: Tensor, x: Tensor) -> Tensor:
     """Predictions x.coef, on the host."""
-
-    coef: Tensor
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return x @ self.coef.to(x)
+    return x @ coef.to(x)
 
 
 @dataclass(frozen=True)
@@ -104,7 +249,7 @@ class DescentPrompts(PromptAlgorithm):
 
     def sizes(self, dim: int, samples: int) -> HeadSizes:
         """A token for every sample and entry of the table, and a query for every sample."""
-        return self._head(dim, samples).sizes()
+        return self._head(dim, samples).needs
 
     def plan(self, x: Tensor) -> tuple[Schedule, tuple[float, float]]:
         """The schedule for these data, and the eigenvalues of the Hessian that it rests on."""
@@ -115,7 +260,7 @@ class DescentPrompts(PromptAlgorithm):
 
     def target(self, x: Tensor, y: Tensor | None) -> TargetHead:
         """At w = 0."""
-        return self._head(x.shape[1], len(x)).target(x, require_labels(y), x.new_zeros(x.shape[1]))
+        return self._head(x.shape[1], len(x)).at(x, require_labels(y), x.new_zeros(x.shape[1]))
 
     def descend(
         self, passes: PassRecorder, x: Tensor, y: Tensor
@@ -137,13 +282,13 @@ class DescentPrompts(PromptAlgorithm):
         # Per pass: what the margin lets other blocks carry into a sample's gradient, and what
         # rounding the table does as it is written into the prompt.
         stray = 2 * head.scale * head.domain.x * head.leak
-        written = passes.moved(head.sizes().logits) + WRITTEN * unit
+        written = passes.moved(head.needs.logits) + WRITTEN * unit
         written *= 2 * head.scale * head.domain.x
         stored = (8 if schedule.accelerated else 4) * unit * self.w_bound
         errors = []
 
         def step(w: Tensor, eta: float) -> Tensor:
-            out, error = passes.attend(head.target(x, y, w))
+            out, error = passes.attend(head.at(x, y, w))
             errors.append(error)
             return (w - eta * (head.scale * out.double().mean(0) + self.l2 * w)).to(x.dtype)
 
@@ -165,7 +310,7 @@ class DescentPrompts(PromptAlgorithm):
         enclosable = head.loss.derivative.obstacle is None and not assumed
         (schedule, _), labels = self.plan(x), require_labels(y)
         off = apart(lambda x, y: self._steps(schedule, x, y), w) if enclosable else None
-        return passes.result(w, certificate, off, (x, labels), predictor=_HostLine(w))
+        return passes.result(w, certificate, off, (x, labels), predictor=partial(_predicted, w))
 
     def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
         """The same steps along exact gradients."""
@@ -251,7 +396,9 @@ class RidgePrompts(PromptAlgorithm):
         def distance(x: Tensor, y: Tensor) -> float:
             return OUTWARD_MANY * self._slope(x, y, w) / low
 
-        return passes.result(w, certificate, distance, (x, labels), predictor=_HostLine(w))
+        return passes.result(
+            w, certificate, distance, (x, labels), predictor=partial(_predicted, w)
+        )
 
     def _slope(self, x: Tensor, y: Tensor, w: Tensor) -> float:
         """The 2-norm of the exact gradient at w, rounded up."""

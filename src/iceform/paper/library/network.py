@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from iceform.certificates import Result
 from iceform.codec import decode, encode
 from iceform.errors import IntegrityError, PrecisionError, ProgramError
 from iceform.expressions import LOSSES
-from iceform.heads import Features, FrozenNetwork, Prompt, SoftmaxAttention
+from iceform.heads import FrozenNetwork, Prompt
 from iceform.heads.inspection import Trace
 from iceform.paper.attention_head import AttentionHead
 from iceform.paper.base import Emulator, Plan
@@ -244,7 +245,12 @@ class PromptLibrary(Pretrained, kept_as="PromptLibrary"):
         x, y = self._check(algorithm, x, y)
         x, y = x.clone(), None if y is None else y.clone()
         result = algorithm.run(PassRecorder(self), x, y)
-        return replace(result, ablated=_WithoutAttention(self, algorithm, x, y))
+        return replace(result, ablated=partial(self._without_attention, algorithm, x, y))
+
+    def _without_attention(self, algorithm: PromptAlgorithm, x: Tensor, y: Tensor | None) -> Tensor:
+        """The same run, a pass being the mean of the values at every query."""
+        answer: Tensor = algorithm.run(_MeansOfValues(self), x, y).value
+        return answer
 
     def prompt(self, algorithm: PromptAlgorithm, x: Tensor, y: Tensor | None = None) -> Prompt:
         """The tokens of the algorithm's first pass, as the frozen network reads them."""
@@ -255,19 +261,6 @@ class PromptLibrary(Pretrained, kept_as="PromptLibrary"):
     def trace(self, algorithm: PromptAlgorithm, x: Tensor, y: Tensor | None = None) -> Trace:
         """What both layers do in the algorithm's first pass."""
         return self.head.trace(*self._first(algorithm, x, y))
-
-    def specialize(
-        self, algorithm: PromptAlgorithm, x: Tensor, y: Tensor | None = None
-    ) -> FrozenNetwork:
-        """Bake the head of the first pass into weights: a module of one layer for one task.
-
-        It reads the same tokens as the first layer here does, :meth:`padded`.
-        """
-        tokens, w_k, w_q, w_v = self._first(algorithm, x, y)
-        eye = torch.eye(self.sizes.tokens).to(tokens)
-        parts = (w_k[None], w_q[None], w_v[None], eye[None])
-        layer = SoftmaxAttention(*parts, labels=[algorithm.label])
-        return FrozenNetwork([layer], Features.of(tokens=tokens.shape[1]))
 
     def _first(
         self, algorithm: PromptAlgorithm, x: Tensor, y: Tensor | None
@@ -353,20 +346,6 @@ def _checked(algorithm: Any) -> PromptAlgorithm:
     return algorithm
 
 
-@dataclass(frozen=True, eq=False)
-class _WithoutAttention:
-    """The same run, a pass being the mean of the values at every query."""
-
-    library: PromptLibrary
-    algorithm: PromptAlgorithm
-    x: Tensor
-    y: Tensor | None
-
-    def __call__(self) -> Tensor:
-        answer: Tensor = self.algorithm.run(_MeansOfValues(self.library), self.x, self.y).value
-        return answer
-
-
 class _MeansOfValues(PassRecorder):
     def attend(self, target: TargetHead) -> tuple[Tensor, float]:
         values = (target.tokens @ target.w_v.mT).mean(0)
@@ -375,4 +354,4 @@ class _MeansOfValues(PassRecorder):
 
 
 # Where calls come in from outside, whatever modes are on there.
-guard(PromptLibrary, ("__init__", "attend", "prompt", "run", "specialize", "trace"))
+guard(PromptLibrary, ("__init__", "attend", "prompt", "run", "trace"))

@@ -114,35 +114,6 @@ class TargetHead:
     w_v: Tensor  # (value_dim, features)
     queries: slice
 
-    @classmethod
-    def balanced(
-        cls, tokens: Tensor, w_k: Tensor, w_q: Tensor, w_v: Tensor, queries: slice, spans: Tensor
-    ) -> TargetHead:
-        """With each head dimension scaled so that keys and queries are equally large.
-
-        Their products stay; the range that look-ups must cover shrinks. ``spans`` are the largest
-        terms of keys and of queries, shape (2, head_dim).
-        """
-        tiny = math.sqrt(torch.finfo(torch.float64).tiny)
-        scale = ((spans[1] + tiny) / (spans[0] + tiny)).sqrt()[:, None]
-        keys, asked, values = (m.to(tokens) for m in (w_k * scale, w_q / scale, w_v))
-        return cls(tokens, keys, asked, values, queries)
-
-    def sizes(self, spans: Tensor, **given: Any) -> HeadSizes:
-        """What it asks of a network: ``spans`` as above, ``given`` what tokens do not show."""
-        products = spans[0] * spans[1]
-        sizes = {
-            "tokens": len(self.tokens),
-            "features": self.tokens.shape[1],
-            "head_dim": len(self.w_k),
-            "value_dim": len(self.w_v),
-            "weight_bound": max(float(w.abs().max()) for w in (self.w_k, self.w_q, self.w_v)),
-            "reach": SPARE * max(float(products.sqrt().max()), 1.0),
-            "logits": float(products.sum()),
-            "nonzeros": 1,
-        }
-        return HeadSizes(**{**sizes, **given})
-
     def exact(self) -> Tensor:
         """The outputs at the queries by plain attention, in float64."""
         t, k, q, v = (m.double() for m in (self.tokens, self.w_k, self.w_q, self.w_v))
@@ -167,15 +138,37 @@ class DesignedHead:
         rows = [[largest(pair[side]) for pair in self.head.logit] for side in (1, 0)]
         return torch.tensor(rows, dtype=torch.float64)
 
+    @cached_property
+    def weights(self) -> tuple[Tensor, Tensor, Tensor]:
+        """W_K, W_Q and W_V, each head dimension scaled so that keys and queries are equally large.
+
+        Their products stay; the range that look-ups must cover shrinks.
+        """
+        tiny = math.sqrt(torch.finfo(torch.float64).tiny)
+        scale = ((self.spans[1] + tiny) / (self.spans[0] + tiny)).sqrt()[:, None]
+        w_k, w_q, w_v = (stacked([self.head], kind, self.features)[0] for kind in "kqv")
+        return w_k * scale, w_q / scale, w_v
+
     def target(self, tokens: Tensor, queries: slice) -> TargetHead:
         """The head on tokens, whose outputs at ``queries`` are read."""
-        w_k, w_q, w_v = (stacked([self.head], kind, self.features)[0] for kind in "kqv")
-        return TargetHead.balanced(tokens, w_k, w_q, w_v, queries, self.spans)
+        w_k, w_q, w_v = (w.to(tokens) for w in self.weights)
+        return TargetHead(tokens, w_k, w_q, w_v, queries)
 
-    def sizes(self, tokens: int) -> HeadSizes:
-        """What it asks of a network, with so many tokens."""
-        empty = torch.zeros(tokens, self.features.total, dtype=torch.float64)
-        return self.target(empty, slice(0)).sizes(self.spans, bound=max(self.limits.values()))
+    def sizes(self, tokens: int, **given: Any) -> HeadSizes:
+        """What it asks of a network with so many tokens; ``given`` is what rows do not show."""
+        products = self.spans[0] * self.spans[1]
+        sizes = {
+            "tokens": tokens,
+            "features": self.features.total,
+            "head_dim": len(self.head.logit),
+            "value_dim": len(self.head.moves),
+            "bound": max(self.limits.values(), default=0.0),
+            "weight_bound": max(float(w.abs().max()) for w in self.weights),
+            "reach": SPARE * max(float(products.sqrt().max()), 1.0),
+            "logits": float(products.sum()),
+            "nonzeros": 1,
+        }
+        return HeadSizes(**{**sizes, **given})
 
 
 class PromptAlgorithm(ABC):

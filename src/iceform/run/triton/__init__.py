@@ -8,7 +8,7 @@ kernels run on the CPU, slowly.
 from iceform.run.triton.extremes import extremes
 from iceform.run.triton.heads import attend, can_attend
 from iceform.run.triton.interpolation import interpolate
-from iceform.run.triton.projection import Tiling, project
+from iceform.run.triton.projection import project
 from iceform.run.triton.reading import (
     can_norm,
     count_nonzero,
@@ -30,7 +30,6 @@ from iceform.run.triton.support import (
 
 __all__ = [
     "Launch",
-    "Tiling",
     "advance",
     "attend",
     "can_attend",

@@ -8,6 +8,7 @@ import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
 from iceform.run.triton.support import TILE, multiprocessors, wide_dtype
+from iceform.validation import written_out
 
 _WIDEST = TILE // 4  # features read at once
 _WARPS = 4
@@ -53,7 +54,7 @@ def extremes(x: Tensor) -> Tensor:
     dtype = wide_dtype(x.dtype)
     found = torch.empty(programs, 2, dtype=dtype, device=x.device)
     _extremes_kernel[(programs,)](
-        x.contiguous(), found, rows, DIM=dim, WIDE=wide, ROWS=tile,
+        written_out(x), found, rows, DIM=dim, WIDE=wide, ROWS=tile,
         DTYPE=tl.float64 if dtype == torch.float64 else tl.float32, num_warps=_WARPS,
     )  # fmt: skip
     largest, squares = found.double().amax(0).unbind()

@@ -13,6 +13,7 @@ from iceform.run.triton.look_up import load_constants, look_up
 from iceform.run.triton.support import wide_dtype
 from iceform.run.triton.tables import table_of
 from iceform.tables import Interpolant
+from iceform.validation import written_out
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -46,11 +47,11 @@ def interpolate(z: Tensor, it: Interpolant, out: Tensor | None = None) -> Tensor
 def _interpolate(
     z: Tensor, it: Interpolant, grad: Tensor | None, out: Tensor | None = None
 ) -> Tensor:
-    z = z.contiguous()
+    z = written_out(z)
     table = table_of(it, wide_dtype(z.dtype), z.device, z.dtype)
     out = torch.empty_like(z) if out is None else out
     block = 1024
-    given = z if grad is None else grad.contiguous()
+    given = z if grad is None else written_out(grad)
     _interpolate_kernel[(triton.cdiv(z.numel(), block),)](
         z, out, given, z.numel(),
         table.numbers, table.ratios, table.biases, table.values, table.tokens,

@@ -5,17 +5,18 @@ Keys, queries and values of a head are written once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
 from iceform.run.triton.look_up import load_constants, look_up
-from iceform.run.triton.support import interpreted, wide_dtype
+from iceform.run.triton.support import LANES, interpreted, wide_dtype
 from iceform.run.triton.tables import table_of
 from iceform.tables import Interpolant
+from iceform.validation import written_out
+
+_ROWS, _OUTPUTS, _INNER = LANES, LANES // 2, LANES // 2  # of a tile
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -60,36 +61,23 @@ def _project_kernel(  # type: ignore[no-untyped-def]
     tl.store(place, looked.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-@dataclass(frozen=True)
-class Tiling:
-    """How ``project`` is laid out."""
-
-    rows: int = 128
-    outputs: int = 64
-    inner: int = 64
-    warps: int = 8
-    stages: int = 3
-
-
-def project(x: Tensor, weights: Tensor, it: Interpolant, tiling: Tiling | None = None) -> Tensor:
+def project(x: Tensor, weights: Tensor, it: Interpolant) -> Tensor:
     """A(x weight') of several weights, without autograd.
 
     x is (..., d), weights are (parts, outputs, d); the result is (parts, ..., outputs).
     """
     rows, dim = x.numel() // x.shape[-1], x.shape[-1]
     parts, outputs = weights.shape[:2]
-    x, weights = x.contiguous(), weights.contiguous()
+    x, weights = written_out(x), written_out(weights)
     table = table_of(it, wide_dtype(x.dtype), x.device, x.dtype)
     out = torch.empty(parts, *x.shape[:-1], outputs, dtype=x.dtype, device=x.device)
-    if tiling is None:
-        tiling = Tiling()
-    grid = (parts * triton.cdiv(outputs, tiling.outputs), triton.cdiv(rows, tiling.rows))
+    grid = (parts * triton.cdiv(outputs, _OUTPUTS), triton.cdiv(rows, _ROWS))
     _project_kernel[grid](
         x, weights, out, rows, outputs,
         table.numbers, table.ratios, table.biases, table.values, table.tokens,
         KIND=table.kind, HALF=table.half, BOUNDED=table.bounded,
-        DIM=dim, ROWS=tiling.rows, OUTPUTS=tiling.outputs, INNER=tiling.inner,
+        DIM=dim, ROWS=_ROWS, OUTPUTS=_OUTPUTS, INNER=_INNER,
         WIDEN=interpreted(),  # the interpreter multiplies no bfloat16
-        num_warps=tiling.warps, num_stages=tiling.stages,
+        num_warps=8, num_stages=3,
     )  # fmt: skip
     return out

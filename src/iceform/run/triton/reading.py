@@ -22,6 +22,7 @@ from iceform.run.triton.look_up import load_constants, look_up
 from iceform.run.triton.support import LANES, TILE
 from iceform.run.triton.tables import LINE, table_of
 from iceform.tables import Interpolant
+from iceform.validation import written_out
 
 _BLOCK = 4 * LANES  # entries that a program reads
 _NORMED = 3 * _BLOCK  # entries that a program norms
@@ -145,14 +146,14 @@ def read(
     before it multiplies by powers of two, which is exact.
     """
     order = _in_memory(z)
-    z = z.permute(order).contiguous()
+    z = written_out(z.permute(order))
     table = table_of(it, z.dtype, z.device, z.dtype)
     after, next_reach, next_slope = (it, 0.0, 0.0) if then is None else then
     later = table_of(after, z.dtype, z.device, z.dtype)
     out, dim = torch.empty_like(z), z.shape[-1]
     seen = _none_seen(1 if then is None else 2, z)
     given = [
-        None if t is None else t.to(z).expand(dim).contiguous() for t in (offset, floor, up, by)
+        None if t is None else written_out(t.to(z).expand(dim)) for t in (offset, floor, up, by)
     ]
     rows, wide = z.numel() // dim, min(LANES, triton.next_power_of_2(dim))
     tile = max(1, _BLOCK // wide)
@@ -222,7 +223,7 @@ def _longest_kernel(  # type: ignore[no-untyped-def]
 
 def longest(x: Tensor) -> Tensor:
     """As :func:`iceform.run.primitives.longest`."""
-    x = x.permute(_in_memory(x)).contiguous()
+    x = written_out(x.permute(_in_memory(x)))
     dim = x.shape[-1]
     rows, wide = x.numel() // dim, min(1024, triton.next_power_of_2(dim))
     tile = max(1, TILE // wide)
@@ -324,8 +325,8 @@ def norm(
     rounded as if the sum had been stored.
     """
     order = _in_memory(x)
-    x = x.permute(order).contiguous()
-    more = x if plus is None else plus.permute(order).contiguous()
+    x = written_out(x.permute(order))
+    more = x if plus is None else written_out(plus.permute(order))
     dim, out = x.shape[-1], torch.empty_like(x)
     one, other = (table_of(it, x.dtype, x.device, x.dtype) for it in (line, root))
     seen = _none_seen(2, x)

@@ -25,7 +25,7 @@ from iceform.run.triton.support import LANES, TILE, ceil_div, multiprocessors
 from iceform.run.triton.tables import LINE, table_of
 from iceform.run.windowed import mixed, sum_block, tell
 from iceform.tables import Interpolant
-from iceform.validation import common_batch, largest_entry
+from iceform.validation import common_batch, largest_entry, written_out
 
 if TYPE_CHECKING:
     from iceform.run.primitives import SampleMaxima
@@ -382,7 +382,7 @@ def _sums(
     samples, dim = x.shape[-2:]
     batch = common_batch(x.shape[:-2], y.shape[:-1], w.shape[:-1])
     count = max(1, batch.numel())
-    x, y, w = x.contiguous(), y.contiguous(), w.contiguous()
+    x, y, w = map(written_out, (x, y, w))
     table = table_of(it, w.dtype, x.device, w.dtype)
     if launch is None:
         launch = _launch(dim, x.dtype, table.kind)
@@ -394,7 +394,7 @@ def _sums(
     rows = weights = x  # not written unless backwards
     if backward:
         rows, weights = torch.empty(2, count, samples, dtype=w.dtype, device=x.device)
-    offsets = y if labels is None else labels.contiguous()
+    offsets = y if labels is None else written_out(labels)
     sizes = (
         samples, _batch_stride(x, 2), _batch_stride(y, 1), _batch_stride(w, 1),
         _batch_stride(offsets, 1),
@@ -413,7 +413,7 @@ def _sums(
     key = (x.dtype, x.device, *options.values())
     resident = launch.programs or _known_residents.get(key)
     partial = _partial_sums(launch, resident or 1, x, count, tiled)
-    given = w if grad is None else grad.contiguous()
+    given = w if grad is None else written_out(grad)
     grid = (partial.shape[1], count)
     outputs = [partial, rows, weights]
     if not tiled:
