@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import iceform as ice
-from iceform.errors import BoundError
+from iceform.errors import BoundError, CompileError
 
 N = 6
 # Data of few values, so that many are equal; whole places; divisors of either sign, none near 0.
@@ -115,7 +115,13 @@ def test_powers_of_divisors_of_either_sign(power):
         result = ice.Computer.for_programs([program]).run(program, X, data)
         assert torch.allclose(result.value[0], data**power, atol=1e-7)
         assert result.enclosure.error < 1e-7
-    computer, near = ice.Computer.for_programs([program]), y.clone()
-    near[1] = -0.001
-    with pytest.raises(BoundError, match=r"divisor's size in line \d+ reaches 0.001"):
+
+
+def test_a_divisor_nearer_to_0_than_in_the_example_is_refused():
+    X, y = torch.zeros(2, 1).double(), torch.tensor([0.5, -0.5]).double()
+    program = ice.compile(ice.algorithm(lambda x, y: 1 / y), example=(X, y))
+    computer, near = ice.Computer.for_programs([program]), torch.tensor([0.5, -0.0125]).double()
+    with pytest.raises(BoundError, match=r"divisor's size in line \d+ reaches 0.0125"):
         computer.run(program, X, near)
+    with pytest.raises(CompileError, match=r"divides by 0 on the example"):
+        ice.compile(ice.algorithm(lambda x, y: 1 / y), example=(X, 0 * y))
