@@ -1,26 +1,16 @@
-"""Algorithms as one would write them from the documentation: most run at once, none is off."""
+"""Algorithms as one would write them from the documentation: all run at once, none is off."""
 
 import pytest
 
-from iceform.errors import IceformError
-from tests.computer import more_algorithms  # noqa: F401
+from tests.computer import new_users_algorithms  # noqa: F401
 from tests.computer.forty_algorithms import CASES, ran
 
-REFUSED = {
-    "secant": "contains 0",  # a divisor of either sign
-    "levenberg_marquardt": "of a tie",  # losses that hardly differ any more
-    "jacobi_rotation": "not a word",  # atan2
-}
 QUICK = ("primes", "knapsack", "gram_schmidt", "rule110", "cusum", "union_find", "bresenham")
 
 
 def check(name: str) -> None:
-    """It runs, and is within eps or warns."""
-    if name in REFUSED:
-        with pytest.raises(IceformError, match=REFUSED[name]):
-            ran(name)
-    else:
-        assert ran(name).startswith("ran")
+    """It runs, and is within eps without a warning."""
+    assert ran(name) == "ran"
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -34,6 +24,5 @@ def test_the_others_do_too(name):
     check(name)
 
 
-def test_nine_in_ten_run_at_once():
-    assert len(CASES) == 85
-    assert len(REFUSED) <= 8
+def test_how_many_there_are():
+    assert len(CASES) == 133

@@ -610,9 +610,10 @@ def _example(algorithm: Algorithm, example: Any, dim: Any) -> dict[str, Tensor]:
 
 
 def _spanned(columns: Tensor) -> list[Range]:
-    """What the columns of data span, and more."""
+    """What the columns of data span, and more; a column of zeros says no more than all do."""
     ends = zip(columns.amin(0).tolist(), columns.amax(0).tolist(), strict=True)
-    return [Range(low, high).around() for low, high in ends]
+    every = Range(float(columns.min()), float(columns.max())).around()
+    return [every if low == high == 0 else Range(low, high).around() for low, high in ends]
 
 
 def _domain(

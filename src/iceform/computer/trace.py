@@ -141,6 +141,9 @@ class _Turns:
         self.began: dict[str, tuple[Node, bool, int | None]] = {}
         self.states: dict[str, Node] = {}
         self.held: dict[str, Any] = {}
+        # A value whose component is written to is the same, and holds another number.
+        self.originals: dict[str, tuple[Node, bool, int | None]] = {}  # before the loop
+        self.handles: dict[str, tuple[Node, bool, int | None]] = {}  # as the last turn began
         self.unread: set[str] = set()  # names that are written again before they are read
         self.rounds = -1
         self.number: Turn | None = None
@@ -182,7 +185,8 @@ class _Turns:
         if self.rounds == 0:
             # What another loop has set and nobody may read is no value to begin with.
             self.start = {n: v for n, v in names.items() if not getattr(v, "lost", "")}
-            self.held = names
+            self.originals, self.held = _handles(self.start), names
+            self.handles = _handles(names)
             self.seen = self.tracer.around.seen(frame, names)
             self.tracer.enter()
             self.tracer.open.append(self.place)
@@ -200,6 +204,7 @@ class _Turns:
                 "the values that this loop carries change their shape every turn", self.place
             )
         self._again(changed | set(self.states), names)
+        self.handles = _handles(names)
         return True
 
     def _check_surroundings(self, frame: FrameType, names: dict[str, Any]) -> None:
@@ -239,7 +244,10 @@ class _Turns:
             return False
         now, before = names.get(name), self.held.get(name)
         numbers = not isinstance(now, Value) and not isinstance(self.start[name], Value)
-        return repr(now) != repr(before) if numbers else now is not before
+        if numbers:
+            return repr(now) != repr(before)
+        other = isinstance(now, Value) and self.handles.get(name) != _handles({name: now})[name]
+        return now is not before or other
 
     def _unread(self, name: str) -> bool:
         return name.partition("[")[0] in self.unread
@@ -265,7 +273,8 @@ class _Turns:
     def _began(self, name: str) -> tuple[Node, bool, int | None]:
         value = self.start[name]
         if isinstance(value, Value):
-            return value.read(), value.samples, value.width
+            value.read()
+            return self.originals[name]
         outside = self.tracer.blocks.pop()
         node = self.tracer.constant(value, self.place)
         self.tracer.blocks.append(outside)
@@ -357,6 +366,12 @@ class _Turns:
         if inside is not None:
             self.tracer.blocks.append(inside)
         return out
+
+
+def _handles(names: dict[str, Any]) -> dict[str, tuple[Node, bool, int | None]]:
+    """What every value holds now."""
+    values = ((n, v) for n, v in names.items() if isinstance(v, Value))
+    return {n: (v.handle, v.samples, v.width) for n, v in values}
 
 
 def _shape(value: Any, state: Node) -> tuple[bool, int | None]:
