@@ -133,6 +133,8 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("1: y = F(A[i]) goto end", 1, "A[i]", "on a line of its own"),
     ("1: y = F() goto end", 1, ")", "called with a name"),
     ("1: y = F(x goto end", 1, "goto", "takes one name"),
+    ("1: y = F( x) goto end", 1, ")", "no space inside"),
+    ("1: y = F(x) + F(x\t) goto end", 1, ")", "no space inside"),
     ("1: y = Z(x) goto end", 1, "Z(", "no function 'Z'"),
     ("1: F(x) = 2 goto end", 1, "F(", "a destination belongs"),
     ("1: y = 1 goto end\nF = 3", 2, "3", "'F = [0, 1, 4]'"),

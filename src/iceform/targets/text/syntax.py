@@ -161,7 +161,9 @@ class _LineReader:
             raise TextError(
                 number, odd, f"the sign U+{ord(odd):04X} is in no word. Use plain ASCII letters."
             )
-        self.pieces: list[str] = _PIECE.findall(text)
+        found = list(_PIECE.finditer(text))
+        self.pieces = [piece[0] for piece in found]
+        self.starts = [piece.start() for piece in found]
         self.at = 0
         self.read: list[str] = []
 
@@ -410,6 +412,9 @@ class _LineReader:
         if self.word != ")":
             self.fail(f"{name}(...) takes one name. Write '{name}({word})'.", self.word or word)
         self.at += 1
+        first, *_, last = self.starts[self.at - 3 : self.at]
+        if last - first != len(f"{name}({word}"):  # to a tokenizer it is one word
+            self.back(f"no space inside the brackets of a table. Write '{name}({word})'.")
         return self.keep(f"{name}({word})")
 
     def operand(self, *, inside: bool = False) -> TextWord:
