@@ -131,10 +131,22 @@ def _computer() -> str:
     return "\n".join(lines)
 
 
+def _sizes() -> str:
+    """The literal block by lanes, and folders by what holds the program."""
+    lines = ["| what | | |", "|---|---:|---|"]
+    for row in benchmark_rows("computer-sizes"):
+        rate = f"{row['rate']:.3g}" if row["rate"] < 1000 else f"{row['rate']:.0f}"
+        lines.append(f"| {row['case']} | {row['method']}: {rate} {row['unit']} | {row['note']} |")
+    return "\n".join(lines)
+
+
 BLOCKS = (
     Block("benchmarks/README.md", "computer",
           "python -m benchmarks.computer --only fused --device cpu",
           BENCHMARKS / "computer-cpu.json", _computer),
+    Block("benchmarks/README.md", "computer sizes",
+          "python -m benchmarks.computer --only lanes folders --device cpu",
+          BENCHMARKS / "computer-sizes.json", _sizes),
     Block("benchmarks/README.md", "emulator", "python -m benchmarks emulator --device cuda",
           BENCHMARKS / "h200-users.json", _emulator),
     Block("docs/networks.md", "scoreboard", "python -m tests.networks.scoreboard",
