@@ -1,5 +1,6 @@
 """What a refusal or a warning says to write instead is accepted, and right."""
 
+import ast
 import re
 import warnings
 
@@ -8,7 +9,7 @@ import torch
 
 import iceform as ice
 from iceform.computer.running import _narrower
-from iceform.errors import CompileError, PrecisionError
+from iceform.errors import BoundError, CompileError, PrecisionError
 
 Y = torch.tensor([0.5, 0.25, 0.75, 0.625, 1.0, 0.125], dtype=torch.float64)
 X = torch.stack([Y, Y.flip(0) - 0.4, 0.3 - Y**2], 1)
@@ -70,3 +71,24 @@ def test_an_answer_that_lost_too_much_says_which_setting_narrows():
     assert re.search(r"proven to be within .* program\.diagnose", str(told[-1].message))
     wide = ice.compile(geometric, example=(X, Y), eps=1e-4)
     assert "margin=1.5" in _narrower(wide)
+
+
+@pytest.mark.parametrize(("place", "value"), [((2, 1), 9.0), ((0, 2), -4.0)])
+def test_a_domain_that_is_advised_takes_the_data_and_the_example(place, value):
+    """Each feature keeps its own range, and there is room beyond the value that was refused."""
+
+    @ice.algorithm
+    def total(x, y):
+        return ice.mean(x.sum() * y)
+
+    far, farther = X.clone(), X.clone()
+    far[place], farther[place] = value, 1.2 * value
+    program = ice.compile(total, example=(X, Y))
+    with pytest.raises(BoundError, match=r"X\[:, \d\] has the value") as refused:
+        ice.Computer.for_programs([program]).run(program, far, Y)
+    advised = ast.literal_eval(re.search(r"domain=(\{.*\})", str(refused.value))[1])
+    assert len(set(advised["x"])) == 3
+    program = ice.compile(total, example=(X, Y), domain=advised)
+    for data in (X, far, farther):
+        run = ice.Computer.for_programs([program]).run(program, data, Y)
+        assert float((run.value - total(data, Y)).abs().max()) <= 1e-8

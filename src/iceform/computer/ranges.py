@@ -85,18 +85,36 @@ class ProgramDomain:
             inside = (value >= allowed.low) & (value <= allowed.high)
             if not bool(inside.all()):
                 worst = float(value[~inside].flatten()[0])
-                low, high = min(worst, allowed.low), max(worst, allowed.high)
-                wider = f"({at_least(low, '.6g')}, {at_most(high, '.6g')})"
-                mend = (
-                    f"compile with {name}={wider}"
-                    if name in self.parameters
-                    else f"scale the data, or compile with domain={{{name[0].lower()!r}: {wider}}}"
-                )
-                mend = mend if math.isfinite(worst) else "no program computes with such a number"
+                if not math.isfinite(worst):
+                    mend = "no program computes with such a number"
+                elif name in self.parameters:
+                    mend = f"compile with {name}={_pair(allowed.join(Range(worst, worst)))}"
+                else:
+                    mend = f"scale the data, or compile with domain={self._wider(name, worst)}"
                 raise BoundError(
                     f"{name} has the value {worst:.12g}, outside {allowed}, for which the program "
                     f"was compiled; {mend}"
                 )
+
+
+    def _wider(self, name: str, worst: float) -> str:
+        """A domain with room for a value, and for others as far out again."""
+
+        def holding(allowed: Range) -> str:
+            far = 2 * worst - (allowed.low if worst < allowed.low else allowed.high)
+            far = far if math.isfinite(far) else worst
+            return _pair(allowed.join(Range(far, far)))
+
+        if not name.startswith("X[") or not self.features:
+            return f"{{{name[0].lower()!r}: {holding(self.y if name == 'y' else self.x)}}}"
+        out = next(j for j in range(len(self.features)) if name == f"X[:, {j}]")
+        each = [holding(r) if j == out else _pair(r) for j, r in enumerate(self.features)]
+        return f"{{'x': [{', '.join(each)}]}}"
+
+
+def _pair(allowed: Range) -> str:
+    """As one types it, rounded outward."""
+    return f"({at_least(allowed.low, '.6g')}, {at_most(allowed.high, '.6g')})"
 
 
 @dataclass(frozen=True)
