@@ -265,9 +265,17 @@ def test_a_row_from_outside_is_in_every_pass():
     ],
 )
 def test_a_tie_is_undecided_in_balls(op, attr, values):
+    """Of numbers that are known roughly; a 0 that is known is what the comparison says of it."""
     node = Node(op, (Node("data", (), True, 2, "x"),), True, 2, attr)
-    with balls_of(64), pytest.raises(UndecidedError):
-        Balls(1).compute(node, [BallTensor.of(torch.tensor([values], dtype=torch.float64))])
+    with balls_of(64):
+        exactly = BallTensor.of(torch.tensor([values], dtype=torch.float64))
+        third = BallTensor.of(torch.tensor([[1.0]], dtype=torch.float64)) / 3
+        roughly = exactly + (third + third + third - 1.0)
+        with pytest.raises(UndecidedError):
+            Balls(1).compute(node, [roughly])
+        if op == "step":
+            found = [float(b.mid()) for b in Balls(1).compute(node, [exactly]).flat]
+            assert found == [float(v >= 0 if attr else v > 0) for v in values]
 
 
 def test_which_rows_keep_whole_numbers_whole_and_zeros_zero():

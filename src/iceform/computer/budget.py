@@ -54,6 +54,7 @@ from iceform.computer.piecewise_linear import STEEPEST
 from iceform.computer.ranges import ProgramDomain, Ranges
 from iceform.computer.rounding import argument_rounding, instruction_rounding, others_weigh
 from iceform.computer.virtual import (
+    LARGEST,
     Curve,
     JumpCurve,
     Read,
@@ -513,6 +514,14 @@ class _Errors:
         less = math.exp(-2 * apart) if apart > 0 else math.inf
         return 2 * abs(step.height) * (less / (1 + less) if less < 1 else 1.0)
 
+    def _below(self, asks: float, size: float) -> float:
+        """What an average by logits of LARGEST times the values is below the largest of them.
+
+        ``asks`` is what the factor is off by. See :mod:`iceform.computer.samples`.
+        """
+        turned = math.tanh(self.width * asks * size / 2) if asks else 0.0
+        return self.samples / (math.e * LARGEST) + 2 * size * turned
+
     def _operand(self, reads: tuple[Read, ...]) -> float:
         return math.fsum(self._read(r) for r in reads)
 
@@ -535,8 +544,8 @@ class _Errors:
                 free = math.tanh(moved / 2)
             if not read.apart:
                 return error + 2 * size * free
-            if self.linear:  # no derivative knows of weights at a place
-                return error
+            if self.linear or read.apart == math.inf:  # no derivative knows of weights at a place
+                return error if self.linear else error + self._below(asks, size + error)
             # What rounding adds rests on this too: where it is infinite, any average is possible.
             others = others_weigh(moved, read.apart, self.samples)
             return error + 2 * size * min(free, others) if math.isfinite(others) else math.inf

@@ -24,6 +24,7 @@ from iceform.certificates import Certificate, in_form
 from iceform.computer.assemble import Assembled, assemble
 from iceform.computer.budget import Budget, certify
 from iceform.computer.diagnose import Diagnosis, diagnose
+from iceform.computer.divisors import divide_by_either_sign
 from iceform.computer.explain import explain
 from iceform.computer.graph import MOST_TURNS, Graph, Parameter, run_exactly
 from iceform.computer.instructions import Assembly
@@ -41,6 +42,7 @@ from iceform.computer.virtual import SelectedCode, VirtualCode, VirtualInstructi
 from iceform.computer.whole_numbers import check_whole
 from iceform.errors import (
     BoundError,
+    CompileError,
     IceformError,
     PrecisionError,
     PrecisionWarning,
@@ -52,6 +54,9 @@ from iceform.program import Node, Range, SourceLine
 from iceform.validation import check_capacity, check_positive, check_size, full_precision
 
 _LEAST = torch.finfo(torch.float64).eps
+# Where an example's answer is off by more than a quarter of eps: finer tables and sharper
+# comparisons, then these margins too.
+_FINER, _MARGINS = SHARE * 2.0**-5, (4, 3 / 2)
 
 
 class Checkpoint(Protocol):
@@ -98,6 +103,7 @@ class Program:
     assembled: Assembled
     fused: SelectedCode
     eps: float
+    share: float = SHARE  # of eps that one look-up may be off by
 
     def __repr__(self) -> str:
         tables, n = self.assembly.tables, len(self.assembly.instructions)
@@ -181,15 +187,19 @@ class Program:
         return interpret(self.assembly, X, targets, given, exact=exact, width=width)
 
     def enclosed(
-        self, X: Tensor, y: Tensor | None, computed: Mapping[str, Tensor], **settings: Any
-    ) -> ExactDistance:
-        """The distance of computed answers from the exact ones, in ball arithmetic."""
+        self, X: Tensor, y: Tensor | None, computed: Mapping[str, Tensor], eps: float = 0.0,
+        **settings: Any,
+    ) -> ExactDistance:  # fmt: skip
+        """The distance of computed answers from the exact ones, in ball arithmetic.
+
+        A comparison that came too near to a tie is refused where answers are off by more than eps.
+        """
         given = self._given(X, y, settings)
         columns = {
             n: v[..., None] if self.graph.outputs[n].width is None else v
             for n, v in computed.items()
         }
-        return enclose(self.graph, self.ranges, self.fused.gaps, given, columns)
+        return enclose(self.graph, self.ranges, self.fused.gaps, given, columns, eps)
 
     def certify(
         self, dtype: torch.dtype = torch.float64, backend: str = "auto", **settings: Any
@@ -251,7 +261,7 @@ class Program:
         old = self.ranges
         stated = {**old.bounds, **bounds}
         ranges = find_ranges(self.graph, old.domain, stated, old.example, old.margin)
-        return _selected(self.algorithm, self.graph, ranges, self.eps)
+        return _selected(self.algorithm, self.graph, ranges, self.eps, self.share)
 
     def explain(self) -> str:
         """The program as assembly, with the error budget of each instruction."""
@@ -394,7 +404,9 @@ def compile(
         on them with its default parameters. Where intervals say too little, values are assumed to
         be at most 32 times as large as they were there (8 times where they are compared, divided by
         or the like), and what is divided by at least a thirty-second as far from 0. Every run
-        checks that, and its answer is refused, with the line, where it fails.
+        checks that, and its answer is refused, with the line, where it fails. Where the answer on
+        the example is not within eps so, tables are made finer and comparisons sharper, and then a
+        margin of 4 or 1.5 is taken.
     margin
         How many times as large as in the example values may be, and how many times nearer to 0
         where it matters, in place of these numbers: a number above 1. A small one makes narrow
@@ -449,20 +461,59 @@ def compile(
         given = {**data, **algorithm.values(dim, {})}
         space.check(data["x"], data["y"], {})
         seen_in_run(graph, given, seen, MOST_TURNS)
+        if divide_by_either_sign(graph.block, seen):
+            seen_in_run(graph, given, seen, MOST_TURNS)
     stated = {n: _range(n, b) for n, b in (bounds or {}).items()}
-    ranges = find_ranges(graph, space, stated, seen, margin)
-    program = _selected(algorithm, graph, ranges, eps)
-    coarse = list(_coarse(program.assembled, eps))
-    if coarse and (data is None or not _right_on(program, data)):
+    program, right = _fitting(algorithm, graph, space, stated, seen, margin, eps, data)
+    coarse = [] if right else list(_coarse(program.assembled, eps))
+    if coarse:
         _warn_of_tables(coarse, eps)
     return program
 
 
-def _selected(algorithm: Algorithm, graph: Graph, ranges: Ranges, eps: float) -> Program:
+def _fitting(
+    algorithm: Algorithm, graph: Graph, space: ProgramDomain, stated: Mapping[str, Range],
+    seen: Mapping[Node, Range], margin: float | None, eps: float, data: Mapping[str, Tensor] | None,
+) -> tuple[Program, bool]:  # fmt: skip
+    """A program whose answer on the example is within eps, and whether it is one.
+
+    Where it is not at first, tables are made finer and comparisons sharper; then ranges are made
+    narrower, as if the author had stated a margin. Without an example there is one way, and nothing
+    to tell by.
+    """
+    margins = _MARGINS if data is not None and margin is None else ()
+    ways = [(margin, SHARE), (margin, _FINER), *((m, _FINER) for m in margins)]
+    found: tuple[float, Program] | None = None
+    refused: CompileError | None = None
+    for number, (width, share) in enumerate(ways):
+        try:
+            ranges = find_ranges(graph, space, stated, seen, width)
+            program = _selected(algorithm, graph, ranges, eps, share)
+        except CompileError as error:
+            refused = refused or error
+            if not margins:
+                break
+            continue
+        if data is None:
+            return program, False
+        off = _off_by(program, data)
+        if found is None or off < found[0]:
+            found = off, program
+        if off <= 1 and (4 * off <= 1 or number > 0):
+            break
+    if found is None:
+        assert refused is not None
+        raise refused
+    return found[1], found[0] <= 1
+
+
+def _selected(
+    algorithm: Algorithm, graph: Graph, ranges: Ranges, eps: float, share: float
+) -> Program:
     """Instructions and tables of a graph with ranges."""
-    fused = select(graph, ranges, eps * SHARE)
-    assembled = assemble(graph, fused, ProgramTables(eps * SHARE))
-    return Program(algorithm, graph, ranges, assembled, fused, eps)
+    fused = select(graph, ranges, eps * share, sharp=share < SHARE)
+    assembled = assemble(graph, fused, ProgramTables(eps * share))
+    return Program(algorithm, graph, ranges, assembled, fused, eps, share)
 
 
 def _coarse(
@@ -486,17 +537,22 @@ def _coarse(
             yield virtual, off, size, allowed
 
 
-def _right_on(program: Program, data: Mapping[str, Tensor]) -> bool:
-    """Whether the answer on an example, by the tables and without attention, is within eps."""
+def _off_by(program: Program, data: Mapping[str, Tensor]) -> float:
+    """What the answer on an example is off by, as a multiple of what eps allows, entry by entry.
+
+    That is by the tables and without attention.
+    """
     X, y = data["x"], data["y"][:, 0]
     exact = run_exactly(program.graph, program._given(X, y, {}))
     try:
         found = program.interpreted(X, y).outputs
     except IceformError:
-        return False
-    size = max(float(value.abs().max()) for value in exact.values())
-    off = (float((found[name].reshape(v.shape) - v).abs().max()) for name, v in exact.items())
-    return all(error <= program.eps * max(1.0, size) for error in off)
+        return math.inf
+    shares = [
+        (found[n].reshape(v.shape) - v).abs() / v.abs().clamp(min=1.0) for n, v in exact.items()
+    ]
+    each = torch.cat([share.flatten() for share in shares]).nan_to_num(nan=math.inf)
+    return float(each.max()) / program.eps
 
 
 def _warn_of_tables(

@@ -446,12 +446,14 @@ class _JacobianRules(TurnRules):
         )
 
     def _attend(self, node: Node, moved: list[_Moved | None]) -> _Moved:
-        """An average by weights that are given, or whose query moves.
+        """An average by weights that are given, or whose query moves; or the largest value.
 
         Then d sum_i p_i v_i is the covariance of v_i and q . k_i under p, at most a fourth of the
         products of what they span.
         """
         query, key, value, *bias = moved
+        if node.attr == "largest":
+            return self.still(node.width) if value is None else value.hulled().across(self.sampled)
         if key is not None or any(b is not None for b in bias):
             raise NotApplicableError
         found = self.still(node.width) if value is None else value.hulled().across(self.sampled)

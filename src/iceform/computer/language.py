@@ -29,6 +29,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from iceform.computer import torch_words  # noqa: F401 - torch's names
 from iceform.computer.graph import (
     MOST_TURNS,
     Arithmetic,
@@ -47,6 +48,7 @@ from iceform.computer.values import (
     applied,
     checked_value,
     emit,
+    extremes_known,
     filled_like,
     hot,
     is_number,
@@ -163,8 +165,8 @@ def zeros_like(value: Value) -> Value:
     return filled_like(value, 0.0)
 
 
-def concat(*parts: Value) -> Value:
-    """Vectors and scalars side by side, as one vector.
+def concat(*parts: Any) -> Value:
+    """Vectors, scalars and numbers side by side, or a list of them, as one vector.
 
     Examples
     --------
@@ -174,9 +176,11 @@ def concat(*parts: Value) -> Value:
     >>> joined([[1.0, 2.0]], [3.0])
     tensor([[1., 2., 3.]], dtype=torch.float64)
     """
-    if not parts or not all(isinstance(p, Value) for p in parts):
+    several = list(parts[0]) if len(parts) == 1 and isinstance(parts[0], (list, tuple)) else parts
+    beside = next((p for p in several if isinstance(p, Value)), None)
+    if beside is None:
         raise refuse("concat takes values of the program", source_line())
-    return emit("concat", *parts)
+    return emit("concat", *(lifted(p, beside) for p in several))
 
 
 def bounded(value: Value, low: float, high: float | None = None) -> Value:
@@ -621,10 +625,11 @@ class Algorithm:
         scope = EagerScope(Exact(len(x)))
         given = self.values(x.shape[1], settings)
         data = (Value(scope, x, True, x.shape[1]), Value(scope, targets[:, None], True, None))
-        returned = self.function(
-            *data[: self.data],
-            **{n: Value(scope, v, False, self._width(n, x.shape[1])) for n, v in given.items()},
-        )
+        with extremes_known(self.function):
+            returned = self.function(
+                *data[: self.data],
+                **{n: Value(scope, v, False, self._width(n, x.shape[1])) for n, v in given.items()},
+            )
         return _unpacked(returned)
 
     def _width(self, name: str, d: int) -> int | None:
@@ -641,7 +646,8 @@ class Algorithm:
                     fill = [default.value] * (self._width(name, len(x)) or 1)
                     default = lifted(fill if isinstance(default.value, float) else default.value, x)
                 given[name] = settings.get(name, default)
-        return self.function(*(x, y)[: self.data], **given)
+        with extremes_known(self.function):
+            return self.function(*(x, y)[: self.data], **given)
 
 
 def _setting(parameter: Parameter, given: Any, dim: int) -> Tensor:
@@ -663,7 +669,8 @@ def _unpacked(returned: Any) -> Any:
     if isinstance(returned, dict):
         return {k: _unpacked(v) for k, v in returned.items()}
     if isinstance(returned, (tuple, list)):
-        return type(returned)(_unpacked(v) for v in returned)
+        found = [_unpacked(v) for v in returned]
+        return found if isinstance(returned, list) else tuple(found)
     if not isinstance(returned, Value):
         return torch.as_tensor(returned, dtype=torch.float64)
     return shown(returned.read(), returned.width)

@@ -5,12 +5,15 @@ is run in ball arithmetic with as many bits as it takes for the
 radius of its answer to be a small share of the distance. The distance is then enclosed, whatever
 the tables, the rounding and the attention did: the proof rests on the graph of the algorithm alone.
 
-Two things are refused. A comparison that came nearer to a tie than its table can tell apart, since
-the run may have taken the other turn; and a state that left the bound that it was compiled with.
+Two things are refused. A comparison that came nearer to a tie than its table can tell apart, where
+the answer is off by more than eps, since the run may have taken the other turn; and a state that
+left the bound that it was compiled with. Where the answer is within eps all the same, it is given:
+the distance is a proof, whatever the comparison said. Nothing is then known of the run before it.
 
 **Balls.** A value is an array of balls (``flint.arb``): midpoints of some hundred bits, and radii
 that hold every rounding. Data and parameters are floating-point numbers, so known exactly. A
-comparison is decided where its ball does not contain 0; how near it came to a tie is noted.
+comparison is decided where its ball does not contain 0, or is 0 itself; how near it came to a tie
+is noted.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 from torch import Tensor
@@ -25,6 +29,7 @@ from torch import Tensor
 from iceform import tuning
 from iceform.arithmetic import at_most
 from iceform.arithmetic.balls import balls_of, uppermost
+from iceform.arithmetic.intervals import above
 from iceform.computer.graph import Exact, Graph, refuse, run, whole
 from iceform.computer.ranges import Assumed, Ranges
 from iceform.errors import BoundError, PrecisionError
@@ -115,6 +120,8 @@ class ExactDistance:
     ----------
     distance
         Proven bound of |computed - exact| in every entry of every answer.
+    relative
+        The same over the size of each entry, where that is larger than 1.
     radius
         Of the exact answers.
     bits
@@ -123,13 +130,17 @@ class ExactDistance:
         For every comparison (by its line) how near it came to a tie, at least.
     turns
         Turns of data-dependent loops.
+    near
+        Lines whose comparisons came nearer to a tie than their tables tell apart.
     """
 
     distance: float
+    relative: float
     radius: float
     bits: int
     nearest: Mapping[int, float]
     turns: int
+    near: tuple[int, ...] = ()
 
 
 def enclose(
@@ -138,6 +149,7 @@ def enclose(
     gaps: Mapping[Node, float],
     given: Mapping[str, Tensor],
     computed: Mapping[str, Tensor],
+    eps: float = 0.0,
 ) -> ExactDistance:
     """Enclose the distance of computed answers from the exact ones.
 
@@ -149,11 +161,14 @@ def enclose(
         Data and parameters as the exact arithmetic has them, scalars 1 wide.
     computed
         The answers, scalars 1 wide.
+    eps
+        What answers may be off by, relative to their size where that is larger than 1, although a
+        comparison came too near to a tie.
 
     Raises
     ------
     PrecisionError
-        If a comparison came too near to a tie.
+        If a comparison came too near to a tie, and the answer is off by more.
     BoundError
         If a state left the bound that was assumed of it.
     """
@@ -161,17 +176,21 @@ def enclose(
     while True:
         try:
             found = _at(graph, ranges, given, computed, bits)
-            _check_ties(found[0], gaps)
+            ties = _ties(found[0], gaps)
         except UndecidedError as undecided:
             found, why = None, undecided
         if found is not None:
-            balls, distance, radius = found
+            balls, distance, relative, radius = found
             if (
                 radius <= tuning.PROOFS_SHARE * max(distance, tuning.PROOFS_NOTHING)
                 or bits >= tuning.PROOFS_MOST_BITS
             ):
+                for node in ties:
+                    if node.op == "whole" or not relative <= eps:
+                        raise _tie(node, balls.nearest[node], gaps[node], distance)
                 nearest = {_line(n): v for n, v in balls.nearest.items()}
-                return ExactDistance(distance, radius, bits, nearest, balls.turns)
+                lines = tuple(map(_line, ties))
+                return ExactDistance(distance, relative, radius, bits, nearest, balls.turns, lines)
         if bits >= tuning.PROOFS_MOST_BITS:
             error = refuse(
                 f"{why} with {bits} bits; change the data, the number of steps, or what is "
@@ -190,15 +209,21 @@ def _at(
     given: Mapping[str, Tensor],
     computed: Mapping[str, Tensor],
     bits: int,
-) -> tuple[Balls, float, float]:
+) -> tuple[Balls, float, float, float]:
     with balls_of(bits):
         inputs = {name: BallTensor.of(value) for name, value in given.items()}
         balls = Balls(len(given["x"]))
         exact = run(graph, balls, lambda n: inputs[n.attr], _watch(ranges))
-        gaps = [abs(BallTensor.of(computed[name]) - value) for name, value in exact.items()]
-        distance = max(uppermost(gap) for part in gaps for gap in part.flat)
+        pairs = [(BallTensor.of(computed[name]), value) for name, value in exact.items()]
+        gaps = [uppermost(gap) for ours, value in pairs for gap in abs(ours - value).flat]
+        sizes = [max(1.0, lowest(abs(v))) for ours, _ in pairs for v in ours.flat]
         radius = max(value.widest() for value in exact.values())
-    return balls, distance if not math.isnan(distance) else math.inf, radius
+    gaps = [math.inf if math.isnan(gap) else gap for gap in gaps]
+    shares = (
+        above(Fraction(g) / Fraction(s)) if math.isfinite(g) else g
+        for g, s in zip(gaps, sizes, strict=True)
+    )
+    return balls, max(gaps), max(shares), radius
 
 
 def _watch(ranges: Ranges) -> Any:
@@ -234,31 +259,34 @@ def _watch(ranges: Ranges) -> Any:
     return seen
 
 
-def _check_ties(balls: Balls, gaps: Mapping[Node, float]) -> None:
-    for node, nearest in balls.nearest.items():
-        gap = gaps.get(node, 0.0)
-        if nearest < gap <= balls.reached[node]:
+def _ties(balls: Balls, gaps: Mapping[Node, float]) -> list[Node]:
+    """Comparisons that came nearer to a tie than they are told apart."""
+    near = [n for n, nearest in balls.nearest.items() if nearest < gaps.get(n, 0.0)]
+    for node in near:
+        if gaps[node] <= balls.reached[node]:
             raise UndecidedError(
                 "how near a comparison came to a tie cannot be decided", node.place
             )
-        if nearest < gap and node.op == "whole":
-            error = refuse(
-                f"a value came within {nearest:.3g} of the middle between two whole numbers, and "
-                f"this line needs {at_most(gap, '.6g')}: == and indices are for values that are "
-                "whole, such as torch.round(v); what is rounded may not lie half-way",
-                node.place,
-            )
-            raise PrecisionError(str(error))
-        if nearest < gap:
-            error = refuse(
-                f"a comparison came within {nearest:.3g} of a tie, and its table tells values "
-                f"{at_most(gap, '.3g')} apart; change the data or what they are compared with, or "
-                "narrow the "
-                "range: the domain, bounds={...} of a name, ice.bounded of a value; where a sample "
-                "meets itself, leave it a gap: u < v - 1e-4",
-                node.place,
-            )
-            raise PrecisionError(str(error))
+    return near
+
+
+def _tie(node: Node, nearest: float, gap: float, distance: float) -> PrecisionError:
+    """The refusal of one."""
+    if node.op == "whole":
+        message = (
+            f"a value came within {nearest:.3g} of the middle between two whole numbers, and "
+            f"this line needs {at_most(gap, '.6g')}: == and indices are for values that are "
+            "whole, such as torch.round(v); what is rounded may not lie half-way"
+        )
+    else:
+        message = (
+            f"a comparison came within {nearest:.3g} of a tie, its table tells values "
+            f"{at_most(gap, '.3g')} apart, and the answer is off by {at_most(distance, '.2g')}; "
+            "change the data or what they are compared with, or narrow the "
+            "range: the domain, bounds={...} of a name, ice.bounded of a value; where a sample "
+            "meets itself, leave it a gap: u < v - 1e-4"
+        )
+    return PrecisionError(str(refuse(message, node.place)))
 
 
 def _line(node: Node) -> int:

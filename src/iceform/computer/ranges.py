@@ -12,7 +12,8 @@ grows. States that go on growing get a bound:
   none is assumed to come.
 
 **An example** (``compile(..., example=(X, y))``) is seen in place of random data, every value of
-it. What intervals make far larger than it was seen (:data:`_TOO_FAR`) is assumed to stay within
+it. What intervals make far larger than it was seen (:data:`_TOO_FAR`), and than what memory holds
+as it is (:data:`~iceform.computer.virtual.PLAIN_SIZE`), is assumed to stay within
 :data:`_FAR` times what was seen; what is compared is held to :data:`_NEAR` times, since a
 comparison resolves a share of its range. Where a function has no range, a far larger one than it
 was seen to have, or is far steeper, its argument is assumed to stay within :data:`_NEAR` times
@@ -40,6 +41,7 @@ from iceform import tuning
 from iceform.arithmetic import at_least, at_most
 from iceform.arithmetic.units import OUTWARD_MANY
 from iceform.computer.graph import Block, Graph, Loop, LoopVariable, refuse, run_exactly
+from iceform.computer.virtual import PLAIN_SIZE
 from iceform.errors import BoundError, ProgramError
 from iceform.expressions.formulas import trees
 from iceform.expressions.formulas.polynomials import line
@@ -214,7 +216,7 @@ class Ranges:
         curved = node.op == "apply" and line(node.attr) is None
         if curved and node.args[0].op != "parameter":
             return self._function_as_seen(node, seen, found)
-        if found.size <= too_far * seen.size:
+        if found.size <= max(too_far * seen.size, PLAIN_SIZE if self.margin is None else 0.0):
             return found
         most = _FAR * seen.size
         near = Range(-most, most) if self.margin is None else self._near(self._rounded(seen))

@@ -359,6 +359,8 @@ class _ReadErrors:
         off = gamma(self.width, self.unit) * logit + 2 * self.unit * logit + EXP_UNITS * self.unit
         sums = gamma(self.samples, self.unit) + gamma(self.samples + 1, self.unit) + 2 * self.unit
         moved = min(math.tanh(off), others_weigh(off, self.apart, self.samples))
+        # A read at a place is the value there: neighbours weigh 2 e^-apart, and all others nothing.
+        moved += 3 * math.exp(-self.apart) if self.apart else 0.0
         return moved * 2 * size + sums * size
 
 

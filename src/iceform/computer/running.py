@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,14 +42,15 @@ def run(
     execution = computer.execute(prompt, backend=backend)
     outputs = {name: execution.outputs[name] for name in program.graph.outputs}
     found = {name: value.double() for name, value in outputs.items()}
-    enclosure = enclosure_of(
-        program, x, targets, found, settings, computer.dtype, execution.backend
-    )
+    exact = _exact(program, x, targets, found, settings, program.eps)
+    enclosure = _enclosure(exact, computer.dtype, execution.backend) if available() else None
     if enclosure is not None and computer.dtype == torch.float64:
-        _warn(program, enclosure.error, max(float(v.abs().max()) for v in found.values()))
+        _warn(program, enclosure.error, math.inf if exact is None else exact.relative)
     return Result(
         next(iter(outputs.values())),
-        certificate=_certificate(computer, program, execution.backend, settings),
+        certificate=_but_for_ties(
+            _certificate(computer, program, execution.backend, settings), enclosure
+        ),
         attestation=execution.attestation,
         ledger=_ledger(execution),
         passes=execution.cycles,
@@ -71,9 +73,24 @@ def _certificate(
     return computer.certificates.get((id(program), backend, *numbers), found)[1]
 
 
-def _warn(program: Program, error: float, size: float) -> None:
-    """Of an answer that is off by more than look-ups may be."""
-    if error > program.eps * max(1.0, size):
+_NEAR = "came nearer to a tie than its table tells apart"
+
+
+def _but_for_ties(known: Certificate, enclosure: Enclosure | None) -> Certificate:
+    """What is known of a run before the fact: nothing, where a comparison came too near to a tie.
+
+    The bound rests on comparisons that are decided as in the exact program.
+    """
+    ties = {} if enclosure is None else {k: v for k, v in enclosure.domain.items() if v == _NEAR}
+    if not ties:
+        return known
+    terms = dict.fromkeys(known.terms, math.inf)
+    return replace(known, error=math.inf, terms=terms, domain={**known.domain, **ties})
+
+
+def _warn(program: Program, error: float, relative: float) -> None:
+    """Of an answer with an entry that is off by more than look-ups may be."""
+    if relative > program.eps:
         warnings.warn(
             f"the answer of {program.name} is proven to be within {at_most(error, '.2g')}, and the "
             f"program was compiled for eps = {program.eps:.2g}; program.diagnose(X, y) says which "
@@ -115,6 +132,7 @@ def enclosure_of(
     settings: Mapping[str, Any],
     dtype: torch.dtype,
     backend: str,
+    eps: float = 0.0,
 ) -> Enclosure | None:
     """After the fact: the proven distance of answers from the exact program's, on these data.
 
@@ -126,6 +144,9 @@ def enclosure_of(
         Its answers by name, in float64.
     dtype, backend
         Of the run.
+    eps
+        What an answer may be off by although a comparison came nearer to a tie than its table
+        tells apart; else that is refused.
 
     Returns
     -------
@@ -145,17 +166,24 @@ def enclosure_of(
     """
     if not available():
         return None
-    if all(bool(torch.isfinite(value).all()) for value in found.values()):
-        exact = program.enclosed(x, y, found, **settings)
-        step, domain = _step(exact), _domain(exact)
-    else:
-        step = DerivationStep(
-            "distance", "max |answer|", math.inf, "the answer holds NaN or infinity"
-        )
-        domain = {}
+    return _enclosure(_exact(program, x, y, found, settings, eps), dtype, backend)
+
+
+def _exact(
+    program: Program, x: Tensor, y: Tensor, found: Mapping[str, Tensor],
+    settings: Mapping[str, Any], eps: float,
+) -> ExactDistance | None:  # fmt: skip
+    """How far answers are from the exact program's; None where nothing can be told."""
+    finite = all(bool(torch.isfinite(value).all()) for value in found.values())
+    return program.enclosed(x, y, found, eps, **settings) if finite and available() else None
+
+
+def _enclosure(exact: ExactDistance | None, dtype: torch.dtype, backend: str) -> Enclosure:
+    step = DerivationStep("distance", "max |answer|", math.inf, "the answer holds NaN or infinity")
+    step = step if exact is None else _step(exact)
     return Enclosure.total(
         {"distance": step.value},
-        domain={"data": "of this run", **domain},
+        domain={"data": "of this run", **({} if exact is None else _domain(exact))},
         dtype=dtype,
         backend=backend,
         derivation=(step,),
@@ -178,6 +206,7 @@ def _domain(exact: ExactDistance) -> dict[str, float | str]:
         f"comparison in line {line}": f"came no nearer to a tie than {at_least(nearest, '.3g')}"
         for line, nearest in exact.nearest.items()
     }
+    domain |= {f"comparison in line {line}": _NEAR for line in exact.near}
     if exact.turns:
         domain["turns of data-dependent loops"] = str(exact.turns)
     return domain

@@ -2,8 +2,11 @@
 
 **A read at a place** is attention with the logits -64 (i - place)^2 over the samples i: others than
 the one that is meant weigh e^-64 = 2e-28 together, which is nothing in float64. **The largest** of
-n values is attention by 2^35 times the value itself: it is below the true one by at most (n - 1) /
+n values is attention by 2^35 times the value itself, which is below it by at most (n - 1) /
 (e 2^35), n times 1.1e-11, and that only where others are as near as 3e-11.
+
+In the exact program both are what they are meant to be, the value at the place and the largest
+value: what attention gives instead is off by so much, as any look-up is.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from iceform.computer.language import (
     while_,
 )
 from iceform.computer.values import Value, checked_value, emit, leaf, where
-from iceform.computer.virtual import DECISIVE
+from iceform.computer.virtual import DECISIVE, LARGEST
 from iceform.program import Node
 
 __all__ = [
@@ -42,8 +45,6 @@ __all__ = [
 # The logit by which a sample is told from its neighbours. Places are counted in so many too: keys
 # lie beside values, and large ones make these coarse.
 _PLACE = _UNIT = DECISIVE
-# Two thirds of the digits say which value is the largest, 2^35, and the rest how much others weigh.
-_LARGEST = 2.0 ** round(-math.log2(UNIT) * 2 / 3)
 _FIRST = _PLACE * math.sqrt(UNIT)  # by which a sample gives way to the one before it, 7e-7
 
 
@@ -186,7 +187,8 @@ def max(value: Value) -> Value:
         )
     if value.width is not None:
         return concat(*(max(v) for v in value))
-    return attend(constant(_LARGEST), value, value)
+    query = concat(constant(LARGEST))
+    return emit("attend", query, concat(value), value, attr="largest")
 
 
 def min(value: Value) -> Value:
@@ -217,10 +219,12 @@ def argmax(value: Value) -> Value:
     >>> best(torch.zeros(3, 1), [5.0, 7.0, 6.0])
     tensor(1., dtype=torch.float64)
     """
-    if not isinstance(value, Value) or not value.samples or value.width is not None:
-        raise refuse("argmax takes one number a sample", source_line())
+    if not isinstance(value, Value) or not value.samples:
+        raise refuse("argmax takes one number a sample, or a vector", source_line())
+    if value.width is not None:
+        return concat(*(argmax(v) for v in value))
     own = index()
-    return round(attend(constant(_LARGEST), value - _FIRST * own, own))
+    return round(attend(constant(LARGEST), value - _FIRST * own, own))
 
 
 def argmin(value: Value) -> Value:

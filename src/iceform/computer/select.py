@@ -52,6 +52,10 @@ from iceform.program import Node, Range, SourceLine
 
 _LARGEST_CURVE = 256  # operations of one look-up's function: a chain of products doubles them
 _SURE = 0.3  # sharpness times gap of a comparison that is looked up twice
+# Sharpness times the distance from 0 of where it jumps: 2^-36 of the range, and 2^-46. What is
+# looked up last has a logit of 16 there, or of far more.
+_BESIDE = 16 / STEEPEST
+_BESIDE_SHARP = _BESIDE / 1024
 # Sharpness times gap of what decides a branch: FLAG is within 2 e^-12 < 2^-10 of +-1.
 _DECIDED = 6.0
 _HALF_WAY = 0.25  # from a half, where counters are, or from 0 and 1, to where it is decided
@@ -59,9 +63,12 @@ _HALF_WAY = 0.25  # from a half, where counters are, or from 0 and 1, to where i
 Late = LinearForm | Pending  # what is known of a node before it is computed
 
 
-def select(graph: Graph, ranges: Ranges, eps: float) -> SelectedCode:
-    """The instructions of a graph; ``eps`` is what one look-up may be off by."""
-    writer = InstructionWriter(graph, ranges, eps)
+def select(graph: Graph, ranges: Ranges, eps: float, *, sharp: bool = False) -> SelectedCode:
+    """The instructions of a graph; ``eps`` is what one look-up may be off by.
+
+    ``sharp`` comparisons take a look-up more, and decide a million times nearer to a tie.
+    """
+    writer = InstructionWriter(graph, ranges, eps, sharp=sharp)
     selector = Selector(ranges, writer)
     LoopSelector(graph, selector).block(graph.block)
     outputs = {
@@ -374,14 +381,21 @@ class Selector:
         return of_register(out)
 
     def comparison(self, node: Node) -> Pending:
-        """1 where the argument is positive, else 0."""
+        """1 where the argument is positive, else 0; of 0 itself, what the comparison says.
+
+        So the jump lies beside 0, where 0 is still on the side on which it belongs when it is off
+        by a little.
+        """
         argument = node.args[0]
         alpha, constant, base, span = self._looked_up(self.form(argument), argument, node.samples)
         at = -constant / alpha
         reach = max(abs(span.low - at), abs(span.high - at), 2.0**-60)
         sharpness = 2.0 ** (math.frexp(STEEPEST / reach)[1] - 1)
         height = 0.5 if alpha > 0 else -0.5
-        self.gaps[node] = above(Fraction(_SURE) / Fraction(sharpness) * abs(Fraction(alpha)))
+        beside = (_BESIDE_SHARP if self.writer.sharp else _BESIDE) / sharpness
+        at += -beside if (alpha > 0) == bool(node.attr) else beside
+        apart = Fraction(_SURE) / Fraction(sharpness) + Fraction(beside)
+        self.gaps[node] = above(apart * abs(Fraction(alpha)))
         return Pending(StepCurve(at, sharpness, _SURE / sharpness, 0.5, height), base, span)
 
     def nearest(self, node: Node) -> Pending:

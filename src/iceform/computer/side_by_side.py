@@ -151,7 +151,8 @@ def _like(
     width = max((r.register.width or 1) for r in ask.reads)
     question = Register("", node.samples, width, ask.range, clean=True)
     code.writer.line(question, ask, "asks", site)
-    like = LinearForm(((Read("like", table, node.attr or 0.0), 1.0),))
+    apart = math.inf if node.attr == "largest" else node.attr or 0.0
+    like = LinearForm(((Read("like", table, apart), 1.0),))
     if mask is None:
         code.writer.line(dst, like, "attended", site)
     else:

@@ -238,7 +238,8 @@ class _Stairs:
     def __call__(self, z: Tensor) -> Tensor:
         nearest = torch.floor(self.stairs.slope * z + self.stairs.shift + 0.5) - self.stairs.first
         values = torch.tensor(self.stairs.values, dtype=z.dtype)
-        return values[nearest.clamp(0, len(values) - 1).long()]
+        found = values[nearest.nan_to_num().clamp(0, len(values) - 1).long()]
+        return torch.where(nearest.isnan(), nearest, found)
 
 
 # ---------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from difflib import get_close_matches
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -31,7 +30,7 @@ from iceform.computer.graph import (
     source_line,
 )
 from iceform.computer.surroundings import Snapshot, Surroundings, instruction, live
-from iceform.computer.values import Value, is_number, leaf
+from iceform.computer.values import WORDS, Value, extremes_known, is_number, leaf, near
 from iceform.computer.whole_numbers import decide_half_way
 from iceform.program import Node, SourceLine
 
@@ -176,7 +175,8 @@ class _Turns:
         """Called before every run of the body and after the last."""
         self.rounds += 1
         names = dict(_leaves(frame.f_locals))
-        for name in [n for n, value in names.items() if isinstance(value, Turn)]:
+        own = self.number  # of an outer loop's turn it is a value like any other
+        for name in [n for n, value in names.items() if own is not None and value is own]:
             self._number(name)
             del names[name]
         if self.rounds == 0:
@@ -219,7 +219,10 @@ class _Turns:
 
     def _number(self, name: str) -> None:
         """A name that holds a turn's number is not carried to the next."""
-        if isinstance(self.start.get(name), Value):
+        begun = self.start.get(name)
+        if isinstance(begun, Turn):  # of an outer loop, under the same name
+            del self.start[name]
+        elif isinstance(begun, Value):
             raise refuse(
                 f"{name} is a loop's own number of its turn at the end of a turn; write {name} = "
                 "+number, which gives it a value of its own",
@@ -443,7 +446,7 @@ def _traced(
         for p in parameters.values()
     }
     try:
-        with around:
+        with extremes_known(function), around:
             returned = function(*(x, y)[:data], **settings)
     except AttributeError as error:
         raise _unknown_word(error) from error
@@ -474,10 +477,10 @@ def _unknown_word(error: AttributeError) -> Exception:
         return error
     public = error.obj._CONTENTS  # by the module that defines them
     words = sorted(w for room in ("language", "samples") for w in public[_ROOM + room].split())
-    near = get_close_matches(error.name or "", words, n=3, cutoff=0.5)
-    instead = f"did you mean {' or '.join(near)}? " if near else ""
+    name = error.name or ""
+    meant = f"torch.{name}(v) is one. It" if name in WORDS else f"{near(name, words)}it"
     return refuse(
-        f"ice.{error.name} is not a word of the language; {instead}it has {', '.join(words)}, "
+        f"ice.{name} is not a word of the language; {meant} has {', '.join(words)}, "
         "operators, .sum() and torch's functions",
         raised(error),
     )

@@ -4,31 +4,31 @@ A :class:`Value` belongs to a :class:`Scope`, which does the work: it computes a
 or on balls), or it writes down what is to be computed. The rules of places and shapes are the same
 for all and stand here.
 
-Torch's names for what the language has, ``torch.tanh(v)`` or ``v.tanh()``, are here too.
+Torch's names for what the language has, ``torch.tanh(v)`` or ``v.tanh()``, are in
+:mod:`~iceform.computer.torch_words`.
 """
 
 from __future__ import annotations
 
 import builtins
-import math
 import operator
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
 from fractions import Fraction
 from functools import partial, reduce, update_wrapper
-from itertools import accumulate
 from numbers import Real
 from types import FunctionType
 from typing import Any, NoReturn, Protocol, TypeGuard
 
+import numpy as np
 import torch
-from torch.nn import functional as F
 
 from iceform.computer.graph import refuse, source_line
 from iceform.computer.instructions import FLAG_GAP
 from iceform.errors import CompileError, ProgramError
 from iceform.expressions.formulas import Formula, trees
 from iceform.expressions.formulas.polynomials import line
-from iceform.expressions.formulas.table import TABLE
 from iceform.program import Node, NodeOperation, SourceLine
 
 _Z = trees.Variable()
@@ -74,7 +74,6 @@ class Value:
     """A number or a vector, one of it (lane 0) or one a sample."""
 
     __slots__ = ("handle", "lost", "samples", "scope", "width")
-    __array_ufunc__ = None  # NumPy leaves the operators to us
 
     def __init__(self, scope: Scope, handle: Any, samples: bool, width: int | None) -> None:
         self.scope, self.handle = scope, handle
@@ -95,6 +94,8 @@ class Value:
     __rmul__ = __mul__
 
     def __pow__(self, exponent: Any) -> Value:
+        if isinstance(exponent, Value):  # a table has one variable, and log needs a base above 0
+            return function("exp", exponent * function("log", self))
         if not is_number(exponent) or abs(float(exponent)) > 16:
             raise refuse(
                 f"a power must be a number from -16 to 16, got {exponent!r}", source_line()
@@ -110,11 +111,15 @@ class Value:
         return self.apply(_operation("exp", _operation("*", _operation("log", _literal(base)), _Z)))
 
     def __matmul__(self, other: Any) -> Value:
-        rows = matrix(other)
+        own, rows = _rows(other, self), matrix(other)
+        if own is not None:
+            return reduce(operator.add, (self[k] * row for k, row in enumerate(own)))
         return (self * other).sum() if rows is None else _side_by_side(rows.T, self)
 
     def __rmatmul__(self, other: Any) -> Value:
-        rows = matrix(other)
+        own, rows = _rows(other, self), matrix(other)
+        if own is not None:
+            return emit("concat", *((row * self).sum() for row in own))
         return (self * other).sum() if rows is None else _side_by_side(rows, self)
 
     def __neg__(self) -> Value:
@@ -141,11 +146,20 @@ class Value:
     def __le__(self, other: Any) -> Value:
         return emit("step", other - self, attr="or equal")
 
-    def __and__(self, other: Value) -> Value:
-        return self * other
+    def __and__(self, other: Any) -> Value:
+        return self.__mul__(other)
 
-    def __or__(self, other: Value) -> Value:
+    def __or__(self, other: Any) -> Value:
         return emit("maximum", self, checked_value(other, self))
+
+    __rand__, __ror__ = __and__, __or__
+
+    def __xor__(self, other: Value) -> Value:
+        """Of comparisons: where they differ."""
+        both = self * other
+        return self + other - both - both
+
+    __rxor__ = __xor__
 
     def __invert__(self) -> Value:
         return 1.0 - self
@@ -170,23 +184,14 @@ class Value:
             at = emit("spread", self)
         return emit("apply", at, attr=tree)
 
-    def sum(self) -> Value:
+    def sum(self, dim: Any = None) -> Value:
         """The sum of the components."""
-        if self.width is None:
-            raise refuse(
-                "sum() adds the components of a vector, and this is a scalar", source_line()
-            )
-        return emit("sum", self)
+        return emit("sum", components("sum", self, dim, "ice.sum goes over the samples"))
 
-    def mean(self) -> Value:
+    def mean(self, dim: Any = None) -> Value:
         """The mean of the components."""
-        if self.width is None:
-            raise refuse(
-                "mean() goes over the components of a vector, and this is a scalar; ice.mean goes "
-                "over the samples",
-                source_line(),
-            )
-        return self.sum() / self.width
+        over = components("mean", self, dim, "ice.mean goes over the samples")
+        return over.sum() / len(over)
 
     def _whole(self, kind: str, gap: float) -> Value:
         return emit("whole", self, attr=(kind, gap))
@@ -195,10 +200,11 @@ class Value:
         """The whole number that this is; a run refuses others."""
         return self._whole("nearest", 0.5 - FLAG_GAP)
 
-    def __round__(self, digits: None = None) -> Value:
-        """The nearest whole number; a run refuses what lies half-way between two."""
-        if digits is not None:
-            raise refuse("round gives whole numbers; scale the value for digits", source_line())
+    def __round__(self, digits: int | None = None) -> Value:
+        """The nearest whole number, or decimal; a run refuses what lies half-way between two."""
+        if digits:
+            scaled: Value = round(self * float(10**digits))
+            return scaled.__truediv__(float(10**digits))
         return self._whole("nearest", 0.5 * FLAG_GAP)
 
     def __floor__(self) -> Value:
@@ -208,6 +214,10 @@ class Value:
     def __ceil__(self) -> Value:
         """The smallest whole number that is not smaller."""
         return -(-self).__floor__()
+
+    def __trunc__(self) -> Value:
+        """The nearest whole number on the way to 0."""
+        return where(self < 0, self.__ceil__(), self.__floor__())
 
     def __floordiv__(self, other: Any) -> Value:
         return self.__truediv__(other).__floor__()
@@ -227,8 +237,10 @@ class Value:
     def __getitem__(self, index: Any) -> Value:
         if self.width is not None and isinstance(index, Value):
             return (hot(index, self.width) * self).sum()
-        if self.width is not None and isinstance(index, slice):
+        if self.width is not None and isinstance(index, (slice, list, range)):
             return self._part(index)
+        if isinstance(index, tuple) and index[:1] == (Ellipsis,) and len(index) == 2:
+            return self[index[1]]
         if self.width is None or not isinstance(index, int):
             raise refuse(
                 f"v[j] takes a component of a vector, by a number or by a whole value of the "
@@ -240,19 +252,19 @@ class Value:
             raise refuse(f"component {index} of a vector of {self.width}", source_line())
         return emit("component", self, attr=index % self.width)
 
-    def _part(self, index: slice) -> Value:
+    def _part(self, index: slice | list[Any] | range) -> Value:
         """Some of the components, as a vector."""
-        parts = tuple(list(self)[index])
+        parts = list(self)[index] if isinstance(index, slice) else [self[k] for k in index]
         if not parts:
-            raise refuse(
-                f"v[{index.start}:{index.stop}:{index.step}] has no component", source_line()
-            )
+            raise refuse(f"v[{index}] has no component", source_line())
         return emit("concat", *parts)
 
     def __len__(self) -> int:
         if self.width is None:
             raise refuse(
-                "len() counts the components of a vector, and this is a scalar", source_line()
+                "len() counts components, and this is a scalar; torch.stack([a, b]) "
+                "makes a vector of scalars",
+                source_line(),
             )
         return self.width
 
@@ -278,14 +290,16 @@ class Value:
 
     def __bool__(self) -> bool:
         self._decided(
-            "if, and, or, max or a < b < c", "ice.where, ice.while_, ice.maximum, & and |"
+            "if, and, or, not, max or a < b < c",
+            "ice.where(condition, a, b), ice.while_, ice.maximum, & for and, | for or, ~ for not, "
+            "(a < b) & (b < c)",
         )
 
     def __float__(self) -> float:
-        self._decided("float(), or math", "the value itself, and torch's functions")
+        self._decided("float(), or math", "the value itself, and torch.exp(v) for math.exp(v)")
 
     def __int__(self) -> int:
-        self._decided("int()", "the value itself")
+        self._decided("int()", "torch.trunc(v), torch.floor(v) or torch.round(v)")
 
     def __index__(self) -> int:
         self._decided("range() or an index", "ice.repeat(steps)")
@@ -295,19 +309,51 @@ class Value:
             self._decided("a format", "the value itself")
         return repr(self)
 
-    def __setitem__(self, index: Any, value: Any) -> NoReturn:
-        raise refuse(
-            "a vector is not written to in part; ice.concat makes one of parts", source_line()
-        )
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """One component, or some of them, written anew."""
+        if self.width is None:
+            raise refuse("a scalar has no components that could be written to", source_line())
+        which = list(range(self.width))[index] if isinstance(index, slice) else index
+        places = which if isinstance(which, list) else [which]
+        several = isinstance(value, (Value, list, tuple, torch.Tensor)) and len(places) > 1
+        new = +self
+        for number, place in enumerate(places):
+            at = place + self.width if isinstance(place, int) and place < 0 else place
+            there = lifted(one_hot_numbers(at, self.width), self)
+            new = where(there, value[number] if several else value, new)
+        self.handle, self.samples = new.read(), new.samples
+
+    @property
+    def shape(self) -> torch.Size:
+        """As torch says it: of one sample."""
+        return torch.Size(() if self.width is None else (self.width,))
+
+    @property
+    def ndim(self) -> int:
+        """0 of a scalar and 1 of a vector."""
+        return len(self.shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What exact algorithms compute in."""
+        return torch.float64
+
+    @property
+    def T(self) -> Value:  # noqa: N802 - torch's name
+        """A vector is its own transpose."""
+        return +self
 
     def __getattr__(self, name: str) -> Callable[..., Value]:
         """``v.tanh()`` is torch.tanh(v)."""
         if name.startswith("__"):
             raise AttributeError(name)
-        if name not in _METHODS:
+        if name == "where":  # torch's method has the condition second
+            return lambda condition, other: where(condition, self, other)
+        if name not in WORDS:
             raise refuse(
-                f".{name} is not a word of the language; a value has operators, v[0], .sum() and "
-                "torch's functions, v.tanh() or torch.tanh(v), and ice.mean goes over the samples",
+                f".{name} is not a word of the language; {near(name, WORDS)}a value has operators, "
+                "v[0], .sum() and torch's functions, v.tanh() or torch.tanh(v), and ice.mean goes "
+                "over the samples",
                 source_line(),
             )
         return partial(call, name, self)
@@ -322,8 +368,20 @@ class Value:
     @classmethod
     def __torch_function__(
         cls, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
-    ) -> Value:
+    ) -> Any:
         return call(func, *args, **(kwargs or {}))
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **kwargs: Any) -> Any:
+        """NumPy's functions, by the names that torch's have too."""
+        if method != "__call__":
+            raise refuse(f"NumPy's {ufunc.__name__}.{method} has no value to give", source_line())
+        return call(ufunc, *args, **kwargs)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        spread = {"ddof": 0} if func.__name__ in ("var", "std") else {}  # torch's is 1
+        if kwargs.pop("axis", None) not in (None, 0, -1):
+            raise refuse("a vector has one axis, its components", source_line())
+        return call(func, *args, **{**spread, **kwargs})
 
 
 # ---------------------------------------------------------------------------------------------
@@ -386,13 +444,27 @@ def is_number(value: Any) -> TypeGuard[Real]:
 
 def matrix(value: Any) -> torch.Tensor | None:
     """A matrix of numbers; None for anything else."""
-    if isinstance(value, Value) or is_number(value):
+    if isinstance(value, Value) or is_number(value) or _holds_values(value):
         return None
     try:
         rows = torch.as_tensor(value, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError):
         return None
     return rows if rows.ndim == 2 else None
+
+
+def _holds_values(value: Any) -> bool:
+    """Whether a list or tuple holds values, in lists too."""
+    several = isinstance(value, (list, tuple))
+    return several and any(isinstance(v, Value) or _holds_values(v) for v in value)
+
+
+def _rows(value: Any, beside: Value) -> list[Value] | None:
+    """The rows of a matrix that is a list of vectors, or of lists of scalars; None of others."""
+    if not _holds_values(value):
+        return None
+    rows = [lifted(row, beside) for row in value]
+    return rows if all(row.width is not None for row in rows) else None
 
 
 def _side_by_side(rows: torch.Tensor, value: Value) -> Value:
@@ -405,6 +477,8 @@ def lifted(value: Any, beside: Value) -> Value:
     """A list, an array or a tensor of numbers, or one number, as a value."""
     if isinstance(value, Value):
         return value
+    if _holds_values(value):
+        return emit("concat", *(lifted(part, beside) for part in value))
     try:
         numbers = torch.as_tensor(value, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError):
@@ -417,10 +491,23 @@ def lifted(value: Any, beside: Value) -> Value:
     return leaf(beside.scope, Node(op, (), False, width, attr, source_line()))
 
 
+def one_hot_numbers(index: Any, length: int) -> Any:
+    """A list of numbers that is 1 in one component and else 0, or a value that is."""
+    if isinstance(index, Value):
+        return hot(index, length)
+    if not isinstance(index, int) or not 0 <= index < length:
+        raise refuse(f"component {index!r} of a vector of {length}", source_line())
+    return [float(place == index) for place in range(length)]
+
+
 def hot(index: Value, length: int) -> Value:
     """:func:`iceform.one_hot` of a value."""
     if index.width is not None:
-        raise refuse("one_hot takes one whole number, and this is a vector", source_line())
+        raise refuse(
+            "an index, or what one_hot takes, is one whole number, and this is a vector; "
+            "ice.where(v > 0, v, 0.0) chooses component by component",
+            source_line(),
+        )
     found: Value = lifted(range(length), index) == index
     return found
 
@@ -442,24 +529,24 @@ def foreign(value: Any) -> CompileError:
     )
 
 
+def components(word: str, value: Any, dim: Any = None, else_: str = "") -> Value:
+    """A vector whose components ``torch.word(value, dim)`` goes over."""
+    if not isinstance(value, Value) or value.width is None:
+        raise refuse(
+            f"{word} goes over the components of a vector, and this is a scalar; "
+            f"{else_ or 'softmax over the samples is ice.attend(query, key, value)'}",
+            source_line(),
+        )
+    if dim not in (None, 0, -1):
+        raise refuse(f"a vector has one dimension, its components; got dim={dim!r}", source_line())
+    return value
+
+
 def applied(f: Formula | Callable[[Value], Value], value: Value) -> Value:
     """A formula, or anything that maps a value to a value."""
     if isinstance(f, Formula):
         return value.apply(f.tree)
     return f(value)
-
-
-_GELU = Formula("z*(1 + erf(z/sqrt(2)))/2")
-_SILU = Formula("z*sigmoid(z)")
-_LOG_SIGMOID = Formula("-softplus(-z)")
-
-# Functions of the formulas' language, by torch's names for them.
-_UNARY: dict[Any, str] = {
-    getattr(place, name): name
-    for name, row in TABLE.items()
-    for place in (torch, torch.special, F)
-    if row.typed and row.arity == 1 and hasattr(place, name)
-} | {torch.arctan: "atan", torch.special.expit: "sigmoid"}
 
 
 def _extreme(op: str, a: Any, b: Any) -> Value:
@@ -511,25 +598,30 @@ def with_extremes(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same function, whose ``max`` and ``min`` take values too.
 
     Python's ask which of two is larger while the program is being written. A function looks names
-    up in its builtins last, and gets other ones only by being made anew.
+    up in its builtins last, and gets other ones only by being made anew. Those that it makes when
+    it is called, such as comprehensions, take theirs from its globals: see :func:`extremes_known`.
     """
     if not isinstance(function, FunctionType):
         return function
-    code, scope = function.__code__, function.__globals__
-    names = [n for n in _EXTREMES if n in code.co_names and n not in scope]
-    if not names:
-        return function
-    before = scope["__builtins__"]
-    known = before if isinstance(before, dict) else vars(before)
-    scope["__builtins__"] = {**known, **{n: _EXTREMES[n] for n in names}}
-    try:
-        made = FunctionType(code, scope, function.__name__, function.__defaults__,
-                            function.__closure__)  # fmt: skip
-    finally:
-        scope["__builtins__"] = before
+    with extremes_known(function):
+        made = FunctionType(function.__code__, function.__globals__, function.__name__,
+                            function.__defaults__, function.__closure__)  # fmt: skip
     made.__kwdefaults__ = function.__kwdefaults__
     update_wrapper(made, function)
     return made
+
+
+@contextmanager
+def extremes_known(function: Callable[..., Any]) -> Iterator[None]:
+    """Functions that are made in the module of ``function`` meanwhile have that max and min."""
+    scope: dict[str, Any] = getattr(function, "__globals__", {})
+    before = scope.get("__builtins__", builtins)
+    known = before if isinstance(before, dict) else vars(before)
+    scope["__builtins__"] = {**known, **_EXTREMES}
+    try:
+        yield
+    finally:
+        scope["__builtins__"] = before
 
 
 def _python_extreme(
@@ -545,13 +637,6 @@ _EXTREMES = {
     "max": partial(_python_extreme, "max", maximum),
     "min": partial(_python_extreme, "min", minimum),
 }
-
-
-def clamp(value: Any, min: Any = None, max: Any = None) -> Value:
-    """No less than ``min`` and no more than ``max``."""
-    value = value if min is None else maximum(value, min)
-    clamped: Value = value if max is None else minimum(value, max)
-    return clamped
 
 
 def where(condition: Value, a: Any, b: Any) -> Value:
@@ -571,76 +656,6 @@ def where(condition: Value, a: Any, b: Any) -> Value:
     return chosen
 
 
-def _gelu(value: Value, approximate: str = "none") -> Value:
-    if approximate != "none":
-        raise refuse(f"gelu is the exact one here, not approximate={approximate!r}", source_line())
-    return applied(_GELU, value)
-
-
-def _components(word: str, value: Any, dim: Any) -> Value:
-    """A vector whose components ``torch.word(value, dim)`` goes over."""
-    if not isinstance(value, Value) or value.width is None:
-        raise refuse(
-            f"{word} goes over the components of a vector, and this is a scalar; softmax over the "
-            "samples is ice.attend(query, key, value)",
-            source_line(),
-        )
-    if dim not in (None, 0, -1):
-        raise refuse(f"a vector has one dimension, its components; got dim={dim!r}", source_line())
-    return value
-
-
-def _softmax(value: Any, dim: Any = None, **_: Any) -> Value:
-    weights = function("exp", _components("softmax", value, dim))
-    return weights / weights.sum()
-
-
-def _logsumexp(value: Any, dim: Any = None) -> Value:
-    return function("log", function("exp", _components("logsumexp", value, dim)).sum())
-
-
-def _largest(value: Any, dim: Any = None) -> Value:
-    return reduce(maximum, _components("max", value, dim))
-
-
-def _smallest(value: Any, dim: Any = None) -> Value:
-    return reduce(minimum, _components("min", value, dim))
-
-
-def _first_largest(value: Any, dim: Any = None) -> Value:
-    """Which component is the largest, the first of them; a run refuses a tie of the largest."""
-    first, *others = _components("argmax", value, dim)
-    place, most = first * 0.0, first
-    for number, other in enumerate(others, 1):
-        larger = other > most
-        place, most = where(larger, number, place), maximum(most, other)
-    return place.nearest_whole()
-
-
-def _sums_up_to(value: Any, dim: Any = None) -> Value:
-    return emit("concat", *accumulate(_components("cumsum", value, dim)))
-
-
-def _side(word: str, parts: Iterable[Any], dim: Any = 0) -> Value:
-    """Numbers (``torch.stack``), or vectors too (``torch.cat``), as one vector."""
-    several = list(parts)
-    beside = next(v for v in several if isinstance(v, Value))
-    values = [lifted(v, beside) for v in several]
-    if dim not in (0, -1) or (word == "stack" and any(v.width is not None for v in values)):
-        raise refuse(
-            f"{word} makes a vector, and matrices are of numbers alone, A @ v; hold rows as values "
-            "of their own, or as samples",
-            source_line(),
-        )
-    return emit("concat", *values)
-
-
-def _variance(value: Any, dim: Any = None, *, correction: float = 1) -> Value:
-    away = _components("var", value, dim)
-    away = away - away.mean()
-    return (away @ away) / (len(away) - correction)
-
-
 def soft_threshold(value: Value, threshold: Any = 0.5) -> Value:
     """``value`` moved towards 0 by ``threshold``, and 0 where it is nearer to 0 than that.
 
@@ -653,16 +668,6 @@ def soft_threshold(value: Value, threshold: Any = 0.5) -> Value:
     tensor([ 2.,  0., -1.], dtype=torch.float64)
     """
     return function("relu", value - threshold) - function("relu", -value - threshold)
-
-
-def _product(a: Any, b: Any) -> Value:
-    """A tensor's own @ would ask us again."""
-    found: Value = a @ b if isinstance(a, Value) else b.__rmatmul__(a)
-    return found
-
-
-def _length(a: Value) -> Value:
-    return (a @ a) ** 0.5
 
 
 def filled_like(value: Value, number: float) -> Value:
@@ -678,93 +683,40 @@ def filled_like(value: Value, number: float) -> Value:
     return leaf(value.scope, node)
 
 
-_OPERATORS = ("add", "sub", "mul", "neg", "pow", "eq", "ne", "gt", "ge", "lt", "le")
-_SEVERAL: dict[Any, Callable[..., Any]] = {
-    **{getattr(torch, name): getattr(operator, name) for name in _OPERATORS},
-    torch.div: operator.truediv,
-    torch.true_divide: operator.truediv,
-    torch.floor_divide: operator.floordiv,
-    torch.remainder: operator.mod,
-    torch.round: round,
-    torch.floor: math.floor,
-    torch.ceil: math.ceil,
-    torch.square: lambda a: a**2,
-    torch.reciprocal: lambda a: 1.0 / a,
-    torch.rsqrt: lambda a: a ** (-0.5),
-    torch.maximum: maximum,
-    torch.minimum: minimum,
-    torch.clamp: clamp,
-    torch.clip: clamp,
-    torch.where: where,
-    torch.sum: lambda a: a.sum(),
-    torch.mean: lambda a: a.mean(),
-    torch.dot: operator.matmul,
-    torch.inner: operator.matmul,
-    torch.matmul: _product,
-    torch.lerp: lambda a, b, weight: a + weight * (b - a),
-    torch.max: lambda a, b=None: _largest(a) if b is None else maximum(a, b),
-    torch.min: lambda a, b=None: _smallest(a) if b is None else minimum(a, b),
-    torch.amax: _largest,
-    torch.amin: _smallest,
-    torch.argmax: _first_largest,
-    torch.argmin: lambda a, dim=None: _first_largest(-a, dim),
-    torch.cumsum: _sums_up_to,
-    torch.prod: lambda a, dim=None: reduce(operator.mul, _components("prod", a, dim)),
-    torch.flip: lambda a, dims=None: _components("flip", a, None)[::-1],
-    torch.var: _variance,
-    torch.std: lambda a, dim=None, **options: _variance(a, dim, **options) ** 0.5,
-    torch.stack: partial(_side, "stack"),
-    torch.cat: partial(_side, "cat"),
-    torch.hypot: lambda a, b: (a * a + b * b) ** 0.5,
-    torch.exp2: lambda a: 2.0**a,
-    torch.log2: lambda a: function("log", a) / math.log(2),
-    torch.log10: lambda a: function("log", a) / math.log(10),
-    torch.logsumexp: _logsumexp,
-    torch.softmax: _softmax,
-    F.softmax: _softmax,
-    F.softshrink: soft_threshold,
-    torch.zeros_like: lambda a: filled_like(a, 0.0),
-    torch.ones_like: lambda a: filled_like(a, 1.0),
-    torch.full_like: filled_like,
-    **dict.fromkeys((torch.norm, torch.linalg.norm, torch.linalg.vector_norm), _length),
-    F.gelu: _gelu,
-    F.silu: lambda a, inplace=False: applied(_SILU, a),
-    F.logsigmoid: lambda a: applied(_LOG_SIGMOID, a),
-}
+# What torch's and NumPy's functions are on values, by their names: torch_words.py says it.
+WORDS: dict[str, Callable[..., Any]] = {}
 
 
-def _name(func: Any) -> str:
-    return str(getattr(func, "__name__", func))
+def near(name: str, words: Iterable[str]) -> str:
+    """The names that one may have been meant to be."""
+    found = get_close_matches(name, words)
+    return f"did you mean {' or '.join(found)}? " if found else ""
 
 
-_METHODS = {_name(func): func for func in (*_UNARY, *_SEVERAL)}
-
-
-def call(func: Any, *args: Any, **kwargs: Any) -> Value:
-    """A torch function on values, or what is called so as a method of a value."""
-    func = _METHODS.get(func, func)
-    if func not in _UNARY and func not in _SEVERAL:  # a tensor's own method, given a value
-        func = _METHODS.get(_name(func).strip("_"), func)
-    beside = next((a for a in (*args, *kwargs.values()) if isinstance(a, Value)), None)
-    if beside is not None:
-        args = tuple(
-            lifted(a, beside) if isinstance(a, torch.Tensor) and a.ndim < 2 else a for a in args
+def call(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """A function of torch or NumPy on values, or the method of a value of that name."""
+    name = func if isinstance(func, str) else func.__name__.removeprefix("linalg_")
+    word = WORDS.get(name.removeprefix("special_"))
+    if word is None and name.startswith("__"):  # a tensor's own operator, given a value
+        word = WORDS.get(name.strip("_"))
+    if word is None:
+        raise refuse(
+            f"{name} is not a word of the language; {near(name, WORDS)}it has operators, torch's "
+            f"{', '.join(sorted(WORDS))}, and any ice.Formula. Matrices are of numbers, A @ v; "
+            "mean(x x') times v is ice.mean(x * (x @ v))",
+            source_line(),
         )
-    for argument in (*args, *kwargs.values()):
-        if isinstance(argument, torch.Tensor) and func is not torch.matmul:
-            raise foreign(argument)
-    if func in _UNARY:
-        if kwargs.get("inplace") is False:
-            del kwargs["inplace"]
-        if len(args) + len(kwargs) != 1:
-            raise refuse(f"{_name(func)} takes one value here and no options", source_line())
-        return function(_UNARY[func], *args, **kwargs)
-    if func in _SEVERAL:
-        value: Value = _SEVERAL[func](*args, **kwargs)
-        return value
-    known = sorted({*map(_name, _UNARY), *map(_name, _SEVERAL)})
-    raise refuse(
-        f"torch's {_name(func)} is not a word of the language; it has {', '.join(known)}, and any "
-        "ice.Formula. Matrices are of numbers, A @ v; mean(x x') times v is ice.mean(x * (x @ v))",
-        source_line(),
-    )
+    beside = next((a for a in (*args, *kwargs.values()) if isinstance(a, Value)), None)
+    given = tuple(_plain(a, beside) for a in args)
+    return word(*given, **{k: _plain(v, beside) for k, v in kwargs.items()})
+
+
+def _plain(argument: Any, beside: Value | None) -> Any:
+    """An argument with NumPy's numbers as Python's; arrays beside a value are values too."""
+    if isinstance(argument, np.generic):
+        return argument.item()
+    if isinstance(argument, np.ndarray):
+        argument = torch.as_tensor(argument)
+    if isinstance(argument, torch.Tensor) and argument.ndim < 2 and beside is not None:
+        return lifted(argument, beside)
+    return argument

@@ -36,6 +36,8 @@ from iceform.program import Node, Range, SourceLine, slope
 # A power of two by which two logits differ that the softmax decides between: 64, and e^-64 is below
 # the unit roundoff.
 DECISIVE = 2.0 ** math.ceil(math.log2(-math.log(UNIT)))
+# Two thirds of the digits say which value is the largest, 2^35, and the rest how much others weigh.
+LARGEST = 2.0 ** round(-math.log2(UNIT) * 2 / 3)
 
 
 @dataclass(eq=False)
@@ -76,7 +78,9 @@ class Read:
 
     how: str
     register: Register
-    apart: float = 0.0  # "like": by how much the largest logit is known to be above all others
+    # "like": by how much the largest logit is known to be above all others; infinity says that the
+    # largest value is read, with logits of LARGEST times each
+    apart: float = 0.0
 
     @property
     def range(self) -> Range:
@@ -213,7 +217,7 @@ class VirtualInstruction:
     @property
     def apart(self) -> float:
         """By how much the largest logit is above all others, where it asks for likeness."""
-        return max((r.apart for r in self.reads()), default=0.0)
+        return max((r.apart for r in self.reads() if math.isfinite(r.apart)), default=0.0)
 
     @property
     def plus(self) -> Range:

@@ -84,7 +84,7 @@ def _move(block: Block, known: dict[Node, bool]) -> list[Node]:
             block.items.insert(block.items.index(item), moved)
             object.__setattr__(item, "args", (moved,))  # nobody has seen the graph yet
             compared.append(argument)
-        elif item.op == "attend" and item.attr is not None:
+        elif item.op == "attend" and item.attr not in (None, "largest"):
             place = _place(item)
             if known[place]:
                 compared.append(place)

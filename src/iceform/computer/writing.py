@@ -27,11 +27,10 @@ from iceform.arithmetic.intervals import above
 from iceform.arithmetic.units import UNIT
 from iceform.computer.graph import Block, Graph, Loop, refuse
 from iceform.computer.instructions import Write
-from iceform.computer.piecewise_linear import piecewise_linear
+from iceform.computer.piecewise_linear import STEEPEST, piecewise_linear
 from iceform.computer.ranges import Ranges
 from iceform.computer.tables import low_degree
 from iceform.computer.virtual import (
-    DECISIVE,
     PLAIN_SIZE,
     Curve,
     FunctionPair,
@@ -55,8 +54,9 @@ from iceform.computer.virtual import (
 )
 from iceform.program import Node, Range, SourceLine
 
-# A comparison that is a value is looked up twice: tanh(0.3) > 0.29 is made 1 by 64 times the slope.
-_AGAIN = StepCurve(0.0, DECISIVE, 0.29, 0.0, 1.0)
+# A comparison that is a value is looked up twice: tanh(0.3) > 0.29 is made 1 by 64 times the slope
+# for certain, and what is nearer to a tie by a steeper one most likely.
+_AGAIN = StepCurve(0.0, STEEPEST, 0.29, 0.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ class InstructionWriter:
         The register that decides branches.
     """
 
-    def __init__(self, graph: Graph, ranges: Ranges, eps: float) -> None:
-        self.ranges, self.eps = ranges, eps
+    def __init__(self, graph: Graph, ranges: Ranges, eps: float, *, sharp: bool = False) -> None:
+        self.ranges, self.eps, self.sharp = ranges, eps, sharp
         self.width = graph.dim
         self.block = graph.block
         self.code: dict[Block, VirtualCode] = {}
@@ -237,14 +237,19 @@ class InstructionWriter:
         return register
 
     def compare(self, dst: Register, pending: Pending, note: str, site: CodeSite) -> None:
-        """A comparison as a value: -1 to 1 first, then made steeper, scaled and shifted."""
+        """A comparison as a value: -1 to 1 first, then made steeper, scaled and shifted.
+
+        A sharp one is made steeper twice.
+        """
         step = pending.curve
         assert isinstance(step, StepCurve)
-        middle = Register("", dst.samples, dst.width, Range(-1.0, 1.0))
-        plain = replace(step, offset=0.0, height=1.0, off=0.0)
-        self.by_table(middle, replace(pending, curve=plain), "compared", site)
+        pending = replace(pending, curve=replace(step, offset=0.0, height=1.0, off=0.0))
+        for _ in range(2 if self.sharp else 1):
+            middle = Register("", dst.samples, dst.width, Range(-1.0, 1.0))
+            self.by_table(middle, pending, "compared", site)
+            pending = Pending(_AGAIN, of_register(middle), middle.range)
         sharp = replace(_AGAIN, offset=step.offset, height=step.height, off=step.off)
-        self.by_table(dst, Pending(sharp, of_register(middle), middle.range), note, site)
+        self.by_table(dst, replace(pending, curve=sharp), note, site)
 
     def by_table(self, dst: Register, pending: Pending, note: str, site: CodeSite) -> None:
         """``curve(U)`` by one table: by F if U is a sum, by G if it is a difference."""

@@ -651,10 +651,10 @@ class _StepNode(_JumpNode):
 
     def balls(self, run: Any, node: Node, *args: Any) -> Any:
         (a,) = args
-        decided = not any(t.contains(0) for t in a.flat)
+        decided = all(t == 0 or not t.contains(0) for t in a.flat)
         run.note(node, list(a.flat), decided, "a comparison is too close to a tie to be decided")
-        arb = ball_arithmetic().arb
-        return np.frompyfunc(lambda t: arb(1 if t > 0 else 0), 1, 1)(a)
+        arb, at_tie = ball_arithmetic().arb, 1 if node.attr else 0
+        return np.frompyfunc(lambda t: arb(1 if t > 0 else at_tie if t == 0 else 0), 1, 1)(a)
 
     def bounds(self, node: Node, *args: Any) -> Any:
         return Range(0.0, 1.0)
@@ -755,6 +755,12 @@ class _SoftmaxNode(NodeOperation):
 
 
 class _AttendNode(NodeOperation):
+    """A softmax average over the samples; with an attribute, what it is so near to.
+
+    A number: the value at the whole place that the query asks for, whose logit is so far above all
+    others (:func:`iceform.at`). "largest": the largest value (:func:`iceform.max`).
+    """
+
     name, word = "attend", "attended"
 
     def shape(self, attr: Any, *args: Any) -> tuple[bool, int | None]:
@@ -762,10 +768,25 @@ class _AttendNode(NodeOperation):
 
     def value(self, run: Any, node: Node, *args: Any) -> Any:
         q, k, v, *bias = args
+        if node.attr is not None:
+            return self._exactly(run, node, q, run.lanes(v))
         scores = q @ run.lanes(k).T
         if bias:
             scores = scores + run.lanes(bias[0])[:, 0]
         return torch.softmax(scores, -1) @ run.lanes(v)
+
+    def _exactly(self, run: Any, node: Node, query: Any, values: Any) -> Any:
+        """What is read at places, or the largest value."""
+        if node.attr == "largest":
+            return reduce(torch.maximum, values.unbind(0))
+        place = query[..., :1] / (2 * node.attr**2)
+        near = [float(p) for p in place.flatten()]
+        rows = [math.floor(p + 0.5) if math.isfinite(p) else 0 for p in near]
+        found = values[[min(max(row, 0), len(values) - 1) for row in rows]]
+        return (found if node.samples else found[0]) + 0 * place
+
+    def whole(self, node: Node, args: list[bool]) -> bool:
+        return node.attr is not None and args[0] and args[2]
 
     def bounds(self, node: Node, *args: Any) -> Any:
         return args[2]
