@@ -230,8 +230,8 @@ def test_one_sample_in_a_hopfield_layer_has_nowhere_to_leak():
 def test_heads_say_what_they_are_for():
     em = ice.paper.AttentionHead(3, 5, 2, 4)
     first, second = em.network.layers
-    assert first.heads[3].label == "K row 3"
-    assert [head.label for head in second.heads] == list(second.labels)
+    assert first.labels[3] == "K row 3"
+    assert list(second.labels) == ["target head 0"]
     x, v = uniform(4, 3), uniform(2, 3)
     trace = em.trace(x, uniform(5, 3), uniform(5, 3), v)
     assert trace["layers.0"].labels[3] == "K row 3"

@@ -17,6 +17,7 @@ PACKAGE_TESTS = sorted(ROOT.glob("packages/*/*tests/**/*.py"))
 REACHED = {
     "iceform.export.onnx_file.PromptRunner",
     "iceform.run.primitives",
+    "iceform.run.triton",
     "iceform.run.windowed",
     "iceform.tables.regimes",
     "iceform.tables.storage",

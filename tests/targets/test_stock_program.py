@@ -75,6 +75,7 @@ def test_descent_for_any_number_of_samples_and_any_step_size(squares, n):
         assert float((got - descent(x, y, lr)).abs().max()) <= 1e-12
 
 
+@pytest.mark.parametrize("squares", ["prompt"], indirect=True)
 def test_folders_of_four_layers_a_cycle_keep_their_weights(squares):
     """What older folders record says nothing of layers, and is the weights that they hold."""
     sizes = {k: v for k, v in squares.model.spec.sizes().items() if k != "layers"}

@@ -31,7 +31,9 @@ norm of the program's derivative knows of it, since 0 may lie where a turn is st
 these components of some states are off by, a turn makes at most N E_b + a of it, for all E_b that
 are no larger than c: slopes are those that hold for c, the columns of N are what c moves state by
 state, and a is what is left of a turn's whole error. So E_b is followed by that recursion, as many
-turns as there are, and what it reaches has to be no larger than c.
+turns as there are, and what it reaches has to be no larger than c. Where what a loop computes of
+zeros lies in the ranges of all its operands, a component beyond is one that a vector may have, and
+what bounds those bounds it too.
 
 **Turns.** All of this compares two runs that make the same turns. They do if every FLAG has the
 right sign: if what it compares is further from a tie than its errors reach, for all data that are
@@ -55,7 +57,7 @@ from iceform.arithmetic.intervals import above
 from iceform.arithmetic.units import NOISE, OUTWARD, OUTWARD_MANY, OUTWARD_MOST, gamma
 from iceform.certificates import Certificate, DerivationStep
 from iceform.computer.assemble import Assembled
-from iceform.computer.components import Components, Share, coefficients
+from iceform.computer.components import RegisterComponents, Share, coefficients, instructions_of
 from iceform.computer.instructions import FLAG_GAP, Assembly, Instruction, TablePair
 from iceform.computer.layout import largest_result, largest_value
 from iceform.computer.loop_bounds import ErrorGrowth
@@ -117,7 +119,7 @@ class Budget:
 
 
 def budget(
-    assembled: Assembled, parts: Components, samples: int, width: int, dtype: torch.dtype,
+    assembled: Assembled, parts: RegisterComponents, samples: int, width: int, dtype: torch.dtype,
     backend: str,
 ) -> dict[VirtualInstruction, Budget]:  # fmt: skip
     """The own error of every instruction, on a computer of that width.
@@ -159,7 +161,9 @@ def budget(
     return out
 
 
-def _likeness(i: VirtualInstruction, before: Register | None, parts: Components) -> Likeness | None:
+def _likeness(
+    i: VirtualInstruction, before: Register | None, parts: RegisterComponents
+) -> Likeness | None:
     """What is known of an instruction's read by likeness, which asks with the result before it."""
     found = [r for r in i.reads() if r.how == "like"]
     if not found or before is None:
@@ -234,6 +238,7 @@ def _by_interpolants(table: TablePair, terms: int, dtype: torch.dtype) -> float:
 
 
 _NOTHING = Budget(0.0, 0.0, 0.0)
+_ANY = Range(-math.inf, math.inf)
 
 
 @dataclass
@@ -249,7 +254,7 @@ class _Errors:
     """
 
     own: Mapping[VirtualInstruction, Budget]
-    parts: Components
+    parts: RegisterComponents
     samples: int
     width: int
     turns: Mapping[VirtualLoop, tuple[int, int]]
@@ -273,6 +278,7 @@ class _Errors:
     near: dict[tuple[VirtualInstruction, float], float] = field(default_factory=dict)
     bends: dict[VirtualInstruction, tuple[float, float] | None] = field(default_factory=dict)
     at_zero: dict[VirtualInstruction, tuple[float, float]] = field(default_factory=dict)
+    zeros: dict[Register, Range] = field(default_factory=dict)  # what data of 0 come to
 
     def __post_init__(self) -> None:
         states = [s for s in self.parts.states if s.clean and (s.width or 0) < self.width]
@@ -386,7 +392,8 @@ class _Errors:
         added: Mapping[Register, float] = self._turned(loop, {**before, **given})
         for attempt in range(_ATTEMPTS):
             bounds = self._bounded(loop, growth, states, begin, added)
-            bounds |= self._beyond_vectors(loop, growth, begin, added, moves)
+            beyond = self._beyond_vectors(loop, growth, begin, added, moves)
+            bounds |= self._like_others(loop, beyond, bounds, begin, added)
             if attempt and all(b <= given[s] for s, b in bounds.items()):
                 return bounds
             if not max(bounds.values()) < math.inf:
@@ -477,6 +484,23 @@ class _Errors:
         settled = turns is not None or all(e <= room[s] for s, e in turned(room).items())
         return room if settled else dict.fromkeys(moves, math.inf)
 
+    def _like_others(
+        self,
+        loop: VirtualLoop,
+        beyond: Mapping[Register, float],
+        bounds: Mapping[Register, float],
+        begin: Mapping[Register, float],
+        added: Mapping[Register, float],
+    ) -> dict[Register, float]:
+        """Of components beyond vectors: no more than of others, where a vector may have them."""
+        own = {self.outer[s]: s for s in bounds if s in self.outer}
+        alike = all(self._is_within(i) for i in instructions_of(loop.body)) and all(
+            known.get(o, 0.0) <= known.get(s, 0.0)
+            for o, s in own.items()
+            for known in (begin, added)
+        )
+        return {o: min(e, bounds[own[o]]) if alike else e for o, e in beyond.items()}
+
     def _entries(self, state: Register, error: float) -> tuple[float, int]:
         """What a state's value is off by, in each of so many entries; its register holds less."""
         return error * state.scale, state.width or 1
@@ -505,6 +529,8 @@ class _Errors:
             self.rest[i.dst] = (rest + own.total) * OUTWARD_MANY
         if i.dst.clean:
             self._note_beyond(i, outside, own.total)
+        elif i.dst.width is not None:
+            self.zeros[i.dst] = self._of_zeros(i)
         self.before = i.dst
         line = f"line {i.place.line}" if i.place is not None else "a line of the compiler's"
         if i.dst is self.flag and not off < _SURE:
@@ -552,20 +578,56 @@ class _Errors:
         beyond = [math.fsum(self._beyond(r) for r in reads) for reads, *_ in operands]
         if len(zero) == 2:
             return self._at_zero(i, beyond[0], beyond[1], own.room)
-        # 0 whatever the other operand is, as a product with a mask.
-        _, product = self.bends.get(i) or (0.0, 0.0)
-        return math.fsum(
-            _times(slope, off) + _times(_times(product, other), off)
-            for (reads, slope, other), off in zip(operands, beyond, strict=True)
-            if reads in zero
-        )
+        # 0 whatever the other operand is, as a product with a mask; beyond a vector it is what its
+        # zeros come to, which may be more than it ever is within.
+        if not self.bends.get(i):
+            return math.inf
+        _, product = self.bends[i] or (0.0, 0.0)
+        f, g = (_straight(curve) for curve in (i.f, i.g))
+        first = i.a in zero
+        straight = above(abs(f - g if first else f + g))
+        others = self._zero_of(i.b if first else i.a).size + operands[0 if first else 1][2]
+        return _times(straight + _times(product, others), beyond[0 if first else 1])
+
+    def _is_within(self, i: VirtualInstruction) -> bool:
+        """Whether what operands are of zeros lies where they are within vectors."""
+        for reads in (i.a, i.b):
+            low, high = (math.fsum(getattr(r.range, end) for r in reads) for end in ("low", "high"))
+            slack = NOISE * max(abs(low), abs(high))
+            if i.dst.width is not None and not Range(low - slack, high + slack).holds(
+                self._zero_of(reads)
+            ):
+                return False
+        return True
+
+    def _zero_of(self, reads: tuple[Read, ...]) -> Range:
+        """What an operand is beyond a vector, where data are 0; anything if nobody knows."""
+        found = Range(0.0, 0.0)
+        for read in reads:
+            if read.how == "rowsum" or read.register.width is None:
+                found += read.range
+            elif not read.register.clean:
+                found += self.zeros.get(read.register, _ANY)
+        return found
+
+    def _of_zeros(self, i: VirtualInstruction) -> Range:
+        """The same of what an instruction makes."""
+        a, b = self._zero_of(i.a), self._zero_of(i.b)
+        if not (a.finite and b.finite) or isinstance(i.f, JumpCurve) or isinstance(i.g, JumpCurve):
+            return _ANY
+        nothing = Range(0.0, 0.0)
+        f = nothing if i.f is None else (a + b).of(i.f)
+        g = nothing if i.g is None else (a - b).of(i.g)
+        return f - g
 
     def _note_beyond(self, i: VirtualInstruction, outside: float, own: float) -> None:
         """Of components beyond a vector: as of the others, where all that is read is so too."""
         found, off = (outside + own) * OUTWARD_MANY, self.off[i.dst]
-        alike = all(self._beyond(r) <= self.off.get(r.register, 0.0) for r in i.reads())
+        within = self._is_within(i)
+        alike = within and all(self._beyond(r) <= self.off.get(r.register, 0.0) for r in i.reads())
         if self.plain:
-            found = found if math.isfinite(outside) or not (alike or self.linear) else off
+            known = math.isfinite(outside) or not (alike or (self.linear and within))
+            found = found if known else off
         elif alike:
             found = min(found, off)
         if i.dst in self.outer:
@@ -771,7 +833,7 @@ def certify(
     A computer has ``width`` components, perhaps more than the program: those should be 0, and are
     off by something too.
     """
-    parts = Components(fused.code, ranges.domain)
+    parts = RegisterComponents(fused.code, ranges.domain)
     own = budget(assembled, parts, ranges.domain.samples, width, dtype, backend)
     written = _written(assembled, ranges.domain, dtype)
     held = largest_value(assembled.assembly)

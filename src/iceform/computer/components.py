@@ -83,7 +83,7 @@ def summed(i: VirtualInstruction) -> Sum | None:
 
 
 @dataclass(frozen=True)
-class Components:
+class RegisterComponents:
     """Of every register of a program."""
 
     code: VirtualCode
@@ -92,7 +92,7 @@ class Components:
     @cached_property
     def made(self) -> Mapping[Register, VirtualInstruction]:
         """The instruction of a register that has one, and is no state of a loop."""
-        each = list(_instructions(self.code))
+        each = list(instructions_of(self.code))
         often = Counter(i.dst for i in each)
         return {i.dst: i for i in each if often[i.dst] == 1 and not (i.dst.carried or i.dst.writes)}
 
@@ -158,7 +158,7 @@ class Components:
         for number, item in enumerate(code.items):
             if isinstance(item, VirtualLoop):
                 yield from self._shares(item.body)
-                at |= {i.dst: number for i in _instructions(item.body)}
+                at |= {i.dst: number for i in instructions_of(item.body)}
                 continue
             found = self._share(item, at)
             if found is not None:
@@ -222,7 +222,8 @@ def _factors(
             yield c[0].register, 4 * f[2], d, outward(float(number), float(number))
 
 
-def _instructions(code: VirtualCode) -> Iterator[VirtualInstruction]:
+def instructions_of(code: VirtualCode) -> Iterator[VirtualInstruction]:
+    """Every instruction of code, those of its loops too."""
     for block in (code, *(loop.body for loop in _loops(code))):
         yield from (item for item in block.items if isinstance(item, VirtualInstruction))
 

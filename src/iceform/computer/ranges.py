@@ -96,7 +96,6 @@ class ProgramDomain:
                     f"was compiled; {mend}"
                 )
 
-
     def _wider(self, name: str, worst: float) -> str:
         """A domain with room for a value, and for others as far out again."""
 

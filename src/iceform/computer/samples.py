@@ -211,7 +211,7 @@ def argmax(value: Value) -> Value:
 
     Each sample gives way by 7e-7 to the one before it. So values that differ by less than that,
     times how many samples they are apart, count as equal. A run refuses values that differ by just
-    that, within 1e-7: neither is the one.
+    that: neither is the one.
 
     Examples
     --------
