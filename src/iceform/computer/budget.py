@@ -279,6 +279,7 @@ class _Errors:
     bends: dict[VirtualInstruction, tuple[float, float] | None] = field(default_factory=dict)
     at_zero: dict[VirtualInstruction, tuple[float, float]] = field(default_factory=dict)
     zeros: dict[Register, Range] = field(default_factory=dict)  # what data of 0 come to
+    within: set[VirtualInstruction] = field(default_factory=set)  # that read zeros as any data
 
     def __post_init__(self) -> None:
         states = [s for s in self.parts.states if s.clean and (s.width or 0) < self.width]
@@ -529,7 +530,7 @@ class _Errors:
             self.rest[i.dst] = (rest + own.total) * OUTWARD_MANY
         if i.dst.clean:
             self._note_beyond(i, outside, own.total)
-        elif i.dst.width is not None:
+        elif i.dst.width is not None and not self.zeros.get(i.dst, _ANY).finite:
             self.zeros[i.dst] = self._of_zeros(i)
         self.before = i.dst
         line = f"line {i.place.line}" if i.place is not None else "a line of the compiler's"
@@ -591,13 +592,14 @@ class _Errors:
 
     def _is_within(self, i: VirtualInstruction) -> bool:
         """Whether what operands are of zeros lies where they are within vectors."""
+        if i in self.within or i.dst.width is None:
+            return True
         for reads in (i.a, i.b):
             low, high = (math.fsum(getattr(r.range, end) for r in reads) for end in ("low", "high"))
             slack = NOISE * max(abs(low), abs(high))
-            if i.dst.width is not None and not Range(low - slack, high + slack).holds(
-                self._zero_of(reads)
-            ):
+            if not Range(low - slack, high + slack).holds(self._zero_of(reads)):
                 return False
+        self.within.add(i)
         return True
 
     def _zero_of(self, reads: tuple[Read, ...]) -> Range:
